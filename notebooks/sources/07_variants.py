@@ -5,8 +5,8 @@
 # builds the model that it describes. A handful of switches turn your GPT from [chapter 5](05_decoder.ipynb) into a
 # Llama. It loads a checkpoint in the published layout, and writes.
 #
-# We ask of each switch which problem it solved, what was changed, why that helps, and what it costs. The chapter,
-# exercises included, takes about {minutes} minutes. Plan two or three evenings; four good places to stop are marked.
+# The chapter, exercises included, takes about {minutes} minutes. Plan two or three evenings; four good places to stop
+# are marked.
 
 # %% id="imports" tags=["hide-input"]
 # Imports, and settings so that the numbers come out nearly the same in every run
@@ -31,7 +31,7 @@ from course_lib.decoder import TransformerDecoder
 from course_lib.encoder import TransformerEncoder
 from course_lib.positions import RotaryEmbedding, apply_rotary
 from course_lib.testing import complaint, prove
-from course_lib.variants import BERT, PUBLISHED, T5, Llama, Qwen3, efficient, lora
+from course_lib.variants import BERT, PUBLISHED, T5, Llama, Qwen3, efficient
 from course_lib.variants import GPT as LibraryGPT
 from course_lib.variants.experts import load_balancing_loss
 from course_lib.variants.latent import use_latent_attention
@@ -39,7 +39,7 @@ from coursework import exercises as ex
 from coursework.corpora import reference_text, tiny_shakespeare
 from coursework.pictures import drawings, show
 from coursework.pictures.plots import common
-from coursework.records import claim, record
+from coursework.records import claim
 
 torch.manual_seed(0)
 torch.set_num_threads(1)
@@ -68,13 +68,12 @@ RATES = "All rates: mean (least … greatest); a star marks the best rate"
 drawings.two_layers().show()
 
 # %% [markdown] id="block-says"
-# The plan has not changed. What changed is inside the boxes, and where the norms stand. Here is how seven published
-# models set the switches. Section 2 explains the norms and SwiGLU; windows and experts come later.
+# The plan has not changed. What changed is inside the boxes, and where the norms stand. Six published models set these
+# switches as follows; section 2 explains the norms and SwiGLU.
 #
 # | | stacks | positions | norm | feed-forward | heads of keys, values |
 # |---|---|---|---|---|---|
-# | Transformer, 2017 | both | sinusoids | LayerNorm, after | ReLU | as many as of queries |
-# | BERT, 2018 | encoder | learned | LayerNorm, after | GELU | as many |
+# | BERT, 2018 | encoder | learned | LayerNorm, after | GELU | as many as of queries |
 # | GPT-2, 2019 | decoder | learned | LayerNorm, before | GELU | as many |
 # | T5, 2019 | both | relative bias | RMS, before | ReLU | as many |
 # | ViT, 2020 | encoder | learned | LayerNorm, before | GELU | as many |
@@ -83,8 +82,8 @@ drawings.two_layers().show()
 #
 # ### 1.1 What a token may read
 #
-# The largest difference is the column *stacks*, and that is a difference of masks. (The grid *on source* is
-# cross-attention: its rows are target tokens.)
+# The largest difference is the column *stacks*, and that is a difference of masks. In the drawing, the
+# grid *on source* is cross-attention: its rows are target tokens.
 
 # %% id="families-drawn" tags=["hide-input"]
 # Drawing: the masks of the three families
@@ -92,15 +91,10 @@ drawings.three_families().show()
 
 # %% [markdown] id="who-depends"
 # An **encoder** such as BERT lets every token read all others. A **decoder** such as GPT lets a token read itself and
-# what came before. An **encoder–decoder** such as T5 has both: an encoder for the source, and a decoder that reads all
-# of the source and the past of its own text.
+# what came before. An **encoder–decoder** such as T5 has one of each, and the decoder also reads the whole source.
 #
-# **Predict.** Seven tokens go in, and we change the one at position 3, counted from 0. Which outputs move? The
-# encoder–decoder gives an output for each of its seven target tokens. There we change the source first, then the
-# target.
-
-# %% id="predict-who"
-ex.predict("who_notices_token_three", "")
+# Which outputs move when we change one of seven tokens, the one at position 3, counted from 0? The
+# encoder–decoder has two inputs, so we change its source first, then its target.
 
 # %% id="who-depends-measured" tags=["hide-input"]
 # Measure: change token 3 and list the outputs that move
@@ -134,8 +128,6 @@ prove("in an encoder every output depends on every token", reach["encoder (BERT)
 prove("in a decoder the token's own and later outputs", reach["decoder (GPT-2)"] == [3, 4, 5, 6])
 prove("an encoder-decoder reads its whole source", reach["both (T5), source changed"] == list(range(7)))
 
-# %% id="encoder-under-mask-proof" tags=["hide-input"]
-# Check: encoder layers under a causal mask are decoder layers without cross-attention
 two_each = {"n_encoder_layers": 2, "n_decoder_layers": 2}
 config = TransformerConfig(d_model=32, n_heads=4, **two_each, dropout=0.0)
 encoder, decoder = TransformerEncoder(config), TransformerDecoder(config, cross=False)
@@ -155,15 +147,13 @@ prove("such a stack obeys the law of causality", not complaint(testing.assert_ca
 # | decoder | the next word, at every position | writing, chat, code | the right-hand side of its input |
 # | encoder–decoder | writing what was cut out of a text | translation, speech | half of its layers read only the source |
 #
-# Why choose a decoder? It can write, and nearly every task can be phrased as text to continue. Unlike an
-# encoder–decoder, it needs no border between source and target: a chat simply goes on, with the same cache.
+# Most models today are decoders: nearly every task can be phrased as text to continue.
 #
-# <details><summary>Evidence: a decoder also learned faster, five seeds, three rates, a control</summary>
+# <details><summary>Evidence: a decoder learns faster, five seeds, three rates, a control</summary>
 #
 # In a small experiment a decoder was ahead of a model that fills in hidden letters after 150 steps, with each of five
-# seeds. A decoder learns from every position, a masked model only from the hidden ones. Is that the whole reason? The
-# control is a decoder that is asked at 15 positions in 100, drawn at random, as the masked model is. That explains only
-# 20 to 28 % of the lead.
+# seeds. A decoder learns from every position, a masked model only from the hidden ones. The control is a decoder that
+# is asked at 15 positions in 100, drawn at random, as the masked model is. That explains only 20 to 28 % of the lead.
 #
 # </details>
 #
@@ -190,7 +180,7 @@ prove("fewer questions explain less than half of it, with every seed", explained
 # ### 1.2 An image is a sentence of patches
 #
 # An encoder takes a row of vectors and does not ask where they come from. **ViT**, the vision Transformer, cuts an
-# image into squares, the *patches*. One linear map turns the pixels of each into a vector. The `[CLS]` token of
+# image into squares, the *patches*, and one linear map turns the pixels of each into a vector. The `[CLS]` token of
 # [chapter 4](04_encoder.ipynb), from which the class is read, goes in front, and a learned position is added to each
 # vector. From there on it is a BERT with its norms in front.
 
@@ -205,30 +195,9 @@ drawings.patches_in_a_row().show()
 # %% exercise="patchify"
 
 # %% [markdown] id="vit-question"
-# What does a ViT *not* know? A convolution looks at small neighbourhoods and uses the same weights everywhere. So it
-# knows two things before it has seen an image: close pixels belong together, and a cat is a cat wherever it sits. A
-# ViT reads all patches with one map, and must learn from images which patches touch. The published ViT fell behind
-# convolutional networks when it was trained on a million images, and overtook them with three hundred million
-# (Dosovitskiy et al. 2020).
-#
-# <details><summary>Evidence: what a ViT is told sits in its patches; digits with their pixels mixed, five seeds</summary>
-#
-# Take handwritten digits of 8 by 8 pixels and put the 64 pixels into another order, the same for all images. A linear
-# map has one weight for each pixel and does not notice: it reads 0.97 of 397 held-out digits right, before and after.
-# The ViT, after 300 steps, reads 0.93 with the pixels in order and 0.89 with the pixels mixed, and loses with each
-# seed. Its patches had put neighbours together. The linear map is ahead of both.
-#
-# </details>
-
-# %% id="pixels-recorded" tags=["hide-input"]
-# Record: the ViT and the linear map on digits, five seeds, two rates
-found = claim("mixed_pixels")
-fold(RATES, found)
-ordered, mixed = (np.array(found.values(arm, "ViT")) for arm in list(found.arms)[:2])
-lines = [np.array(found.values(arm, "linear")) for arm in list(found.arms)[:2]]
-prove("a linear map does not mind the order of the pixels", np.abs(lines[0] - lines[1]).max() < 1.5 / 397)
-prove("the ViT does, with every seed", (ordered > mixed).all())
-prove("and in 300 steps the linear map is ahead with every seed", (lines[0] > ordered).all())
+# What does a ViT *not* know? A convolution knows two things before it has seen an image: close pixels belong together,
+# and a cat is a cat wherever it sits. A ViT must learn from images which patches touch. The published ViT fell behind
+# convolutional networks when it was trained on a million images, and overtook them with three hundred million.
 
 # %% [markdown] id="vit-says"
 # ## 2 The layer of today
@@ -238,13 +207,13 @@ prove("and in 300 steps the linear map is ahead with every seed", (lines[0] > or
 # ### 2.1 A norm in front, and a cheaper one
 #
 # In 2017 the norm stood *after* the sum: x ← LN(x + sublayer(x)). A gradient on its way back goes through all these
-# norms, and with a high rate a deep stack needs a careful warm-up, or it does not learn at all ([chapter
-# 4](04_encoder.ipynb)). GPT-2 moved the norm in *front* of each sublayer: x ← x + sublayer(LN(x)). Now the stream is a
-# sum from end to end, and a gradient reaches the first layer undisturbed. The price: the stream grows, so
-# that later layers change it less, and one more norm is needed at the end.
+# norms, and a deep stack needs a careful warm-up ([chapter 4](04_encoder.ipynb)). GPT-2 moved the norm in *front* of
+# each sublayer: x ← x + sublayer(LN(x)). Now the stream is a sum from end to end, and a gradient reaches the first
+# layer undisturbed. The price: the stream grows, so that later layers change it less, and needs one more norm at its
+# end.
 #
-# Which half of LayerNorm does the work? It subtracts the mean and divides by the standard deviation. **RMSNorm** (Zhang
-# and Sennrich 2019) leaves out the mean and divides by the root of the mean square:
+# Which half of LayerNorm does the work? It subtracts the mean and divides by the standard deviation. **RMSNorm**
+# leaves out the mean and divides by the root of the mean square:
 #
 # $$\mathrm{RMSNorm}(x) = g \odot \frac{x}{\sqrt{\frac{1}{D}\sum_i x_i^2 + \epsilon}}$$
 #
@@ -271,17 +240,13 @@ print(RMSNorm(4)(torch.tensor([1.0, 2.0, 3.0, 6.0])).data)
 
 # %% [markdown] id="qk-norm"
 # What both have in common is what matters: however large the stream has grown, each sublayer reads numbers whose root
-# mean square is near one, before the trained factors. RMSNorm has half the parameters and less to compute; its
-# authors measured running times shorter by 7 to 64 %. The price is that the mean is no longer removed. Section 2.3
-# finds no harm in that.
+# mean square is near one, before the trained factors. RMSNorm has half the parameters and less to compute.
 #
 # The same idea helps inside the head. In long training runs of large models, the queries and keys of some heads grow
-# and grow, until their scores reach the hundreds and the softmax puts all its weight on one key. Hardly any gradient
-# comes through it. Then a small change makes another key the largest, all the weight moves there, and the loss jumps.
-# **QK-norm** puts an RMSNorm on each query and each key before they are turned. With E numbers in a head, each then
-# has the length √E. A product of two vectors is at most the product of their lengths, here E. So a score, divided by
-# √E, is at most √E, or 11 for E = 128, times the trained factors. Qwen3, Gemma 3 and OLMo 2 pay two small norms in
-# each layer.
+# until their scores reach the hundreds. The softmax then puts all its weight on one key, and hardly any gradient comes
+# through. **QK-norm** puts an RMSNorm on each query and each key before they are turned. With E numbers in a head, each
+# then has the length √E, and the product of two is at most E. So a score, divided by √E, is at most √E: 11 for E = 128,
+# times the trained factors. Qwen3 and Gemma 3 pay two small norms in each layer for it.
 #
 # ### 2.2 A gate in the feed-forward
 #
@@ -294,17 +259,17 @@ print(RMSNorm(4)(torch.tensor([1.0, 2.0, 3.0, 6.0])).data)
 drawings.gate_in_numbers().show()
 
 # %% [markdown] id="gate-says"
-# In a product, one number can switch the other on or off; in a sum it cannot. Why this helps so reliably is not known.
-# The paper that introduced it compared eight forms, found the gated ones ahead, and gave no explanation (Shazeer 2020).
+# In a product, one number can switch the other on or off; in a sum it cannot. Why this helps so reliably is not known:
+# the paper that introduced it gives no reason.
 #
 # With three matrices instead of two, the inner width shrinks to keep the number of parameters: 2 · D · 4D = 3 · D · F
-# gives F = 8/3 · D. For the 4,096 of the first Llama 7B that is 10,923, rounded up to a multiple of 256: 11,008.
+# gives F = 8/3 · D.
 
 # %% exercise="swiglu"
 
 
 # %% [markdown] id="gated-text"
-# A module with the three maps goes around your function, for sections 6 and 8.
+# A module with the three maps goes around your function.
 
 
 # %% id="gated"
@@ -351,16 +316,16 @@ prove("so do half as many heads of keys and values", abs(losses[3].mean() - loss
 # %% [markdown] id="switches-say"
 # The rotary positions, by far: they lower the loss with each of five seeds, by about 0.3 nats for each character. A
 # likely reason: with rotation, what a head learns about a distance holds at every position. The gate brings another
-# tenth on average, at the same number of parameters. RMSNorm without biases changes nothing that we can see, and
-# computes less. Nor do five seeds show a price of halving the heads of keys and values, which halves the cache.
+# tenth on average, at the same number of parameters. RMSNorm without biases changes nothing that we can see. Nor does
+# halving the heads of keys and values, which halves the cache.
 #
 # **A good place to stop: you know the layer of today.**
 #
 # ## 3 The cache decides
 #
-# You ask a chat model about a long document. Its weights are loaded already, the same for all users. What is yours
-# alone is the **cache**: the keys and values of every token so far, in every layer ([chapter 5](05_decoder.ipynb)).
-# With $n$ tokens, $L$ layers and $G$ heads of keys and values of width $E$ it holds
+# You ask a chat model about a long document. The weights are the same for all users. What is yours alone is the
+# **cache**: the keys and values of every token so far, in every layer ([chapter 5](05_decoder.ipynb)). With $n$
+# tokens, $L$ layers and $G$ heads of keys and values of width $E$ it holds
 #
 # $$2 \cdot L \cdot G \cdot E \cdot n \quad\text{numbers,}$$
 #
@@ -370,12 +335,12 @@ prove("so do half as many heads of keys and values", abs(losses[3].mean() - loss
 #
 # **Grouped heads**, which you wrote in [chapter 2](02_multi_head.ipynb), let several query heads share one head of keys
 # and values. Llama 3 8B has 32 layers, and 8 such heads for its 32 query heads. A token takes 2 · 32 · 8 · 128 numbers,
-# or 131,072 bytes, and the cache of 8,192 tokens shrinks from 4 GiB to 1. The queries stay different; they
-# just have fewer keys and values to read.
+# or 131,072 bytes, and the cache of 8,192 tokens shrinks from 4 GiB to 1. The queries stay different; they just have
+# fewer keys and values to read.
 #
-# **Latent attention** (DeepSeek-V2, 2024) goes another way. One trained linear map makes a short vector c of each
-# token, and only c is kept. Every head has two matrices of its own, below 128 by 512, and makes its key W c and its
-# value U c out of the same 512 numbers. So the heads differ again.
+# **Latent attention** (DeepSeek-V2, 2024) goes another way. One trained linear map makes a short vector c of 512
+# numbers from each token, and only c is kept. Every head has two matrices of its own, of 128 by 512, and makes its key
+# W c and its value U c from it. So the heads differ again.
 
 # %% id="caches-drawn" tags=["hide-input"]
 # Drawing: what one token leaves in one layer's cache
@@ -389,20 +354,22 @@ drawings.cache_of_a_token().show()
 # - The fast way: multiply the query first. Wᵀq = (2 · 1 + 1 · 1, 2 · 0 + 1 · 1) = (3, 1), and (3, 1) · (1, 2) = **5**.
 #
 # It is the same sum with other brackets: q · (W c) = (Wᵀ q) · c. The second way never makes a key: W has been
-# **absorbed** into the query. The same works for the values: with weights w, Σ wᵢ (U cᵢ) = U (Σ wᵢ cᵢ), so the short
-# vectors are averaged first, and multiplied by U once.
-
-# %% id="absorbed-drawn" tags=["hide-input"]
-# Drawing: the matrix moves from the keys to the query
-drawings.absorbed_matrix().show()
-
-# %% [markdown] id="absorb-rotary"
-# Rotary positions break it. They turn the key at position s by a rotation R(s), and in q · R(s) W c this turn stands
-# between the query and W. It is a different one for each key, so no single matrix can move to the query's side.
+# **absorbed** into the query. The same works for the values: the short vectors are averaged first, and multiplied by U
+# once.
 #
-# DeepSeek's way out is to keep content and position apart. The keys W c are not turned. For the position, the cache
-# holds one more key of 64 numbers for each token, turned, and shared by all heads. Each head has a second query of 64
-# numbers for it. The two products, content with content and position with position, are added.
+# The price is more arithmetic: a head now compares vectors of 512 numbers, and 64 for the position, where an ordinary
+# one has 128. But while a text is being written, the chip mostly waits for the cache.
+#
+# <details><summary>Why the position needs 64 numbers of its own</summary>
+#
+# Rotary positions break the trick. They turn the key at position s by a rotation R(s), and in q · R(s) W c this turn
+# stands between the query and W. It is a different one for each key, so no single matrix can move to the query's side.
+#
+# DeepSeek keeps content and position apart. The keys W c are not turned. For the position, the cache holds one more key
+# of 64 numbers for each token, turned, and shared by all heads; each head has a second query of 64 numbers for it. The
+# two products, content with content and position with position, are added.
+#
+# </details>
 
 # %% id="latent-absorbed" tags=["hide-input"]
 # Check: the numbers above; with turned keys no vector does it; cached latent attention equals the full pass
@@ -435,40 +402,25 @@ with torch.no_grad():
 prove("latent attention gives the same with keys made and with W absorbed", torch.allclose(*outputs, atol=1e-5))
 
 # %% [markdown] id="latent-cost"
-# What does it cost? More arithmetic: a head now compares vectors of 512 + 64 = 576 numbers, where an ordinary one has
-# 128. But while one text is being written, an ordinary layer reads each number of its cache for one or a few
-# products. An A100 could do 200 in that time.
-#
 # ### 3.2 Most layers may be short-sighted
 #
 # A third way is to forget. In a **sliding window** each query sees the latest $w$ tokens only, and older keys are
-# dropped from the cache. (A mask alone saves no time; a kernel must skip what it hides.) Information still travels:
-# in the next layer, the token at the edge of the window has itself seen w − 1 tokens further back. Through $L$
-# layers, a token hears of up to L · (w − 1) earlier ones.
+# dropped from the cache. Information still travels: in the next layer, the token at the edge of the window has itself
+# seen w − 1 tokens further back. Through $L$ layers, a token hears of up to L · (w − 1) earlier ones.
 
 # %% exercise="sliding_window_mask"
 
 
 # %% [markdown] id="local-global"
 # Second-hand information is weaker, so models mix both kinds. Gemma 3 has five *local* layers with a window of 1,024
-# for each *global* layer that sees everything.
+# for each *global* layer that sees everything. Of a text of 131,072 tokens, the six keep 17 % of what six
+# global ones would.
 
 # %% id="local-global-drawn" tags=["hide-input"]
 # Drawing: five local layers for one global one, and what each keeps
 drawings.local_layers_for_one_global().show()
 
 # %% [markdown] id="sinks"
-# Of a text of 131,072 tokens, six global layers would keep 6 · 131,072. Five local layers and a global one keep 5 ·
-# 1,024 + 131,072, which is 17 %.
-#
-# <details><summary>A trap in the words "older keys are dropped": attention sinks</summary>
-#
-# In many trained models, heads that find nothing of interest rest their attention on the very first token, because the
-# weights of a softmax must go *somewhere*. Drop that token, an **attention sink**, and the model falls apart. A
-# streaming model keeps it for ever (Xiao et al. 2023). The lab on [long context](labs/03_long_context.ipynb) takes a sink away.
-#
-# </details>
-#
 # ## 4 Flash: the same numbers, faster
 #
 # The next idea changes nothing in the result. To see why it is faster, look at a chip.
@@ -478,19 +430,16 @@ drawings.local_layers_for_one_global().show()
 drawings.levels_of_memory().show()
 
 # %% [markdown] id="flash-traffic"
-# A GPU computes on data in small memories on the chip. They are tiny: 20 MB on an A100. Everything else lies in
-# the large memory beside the chip, which is thirteen times slower. Now count what plain attention moves, for one head
-# of width 128 and a text of 8,192 tokens. The table of scores has 8,192² = 67 million numbers, 134 MB in two bytes
-# each. It does not fit into the small memory. So it is written to the large one, read for the softmax, written again as
-# weights, and read for the product with the values: 537 MB in all. Queries, keys, values and outputs together are only
-# 8 MB.
+# A GPU computes on data in small memories on the chip. They are tiny: 20 MB on an A100. Everything else lies in the
+# large memory beside the chip, which is thirteen times slower. Now count what plain attention moves, for one head of
+# width 128 and a text of 8,192 tokens. The table of scores has 8,192² = 67 million numbers, 134 MB in two bytes each.
+# That is too much for the chip. So it is written to the large memory, read for the softmax, written again as weights,
+# and read for the product with the values: 537 MB in all. Queries, keys, values and outputs together are only 8 MB.
+# Moving 537 MB takes an A100 0.36 ms, and the arithmetic 0.11 ms. Most of the time the chip waits for a table that
+# nobody keeps.
 #
-# At 1.5 TB a second, 537 MB take 0.36 ms. The arithmetic is two matrix products of 2 · 8,192² · 128 operations each, 34
-# billion together. At 312 trillion a second it takes 0.11 ms. Even if both happen at the same time, the units wait for
-# 0.25 of the 0.36 ms, for a table that nobody wants to keep.
-#
-# **FlashAttention** (Dao et al. 2022) never writes the table. It takes a block of queries and goes through keys and
-# values in tiles that fit into the small memory, where scores, softmax and the product with the values are all done.
+# **FlashAttention** never writes the table. It takes a block of queries and goes through keys and values in tiles that
+# fit into the small memory, where scores, softmax and the product with the values are all done.
 
 # %% id="tiles-drawn" tags=["hide-input"]
 # Drawing: a block of queries passes over tiles of keys
@@ -498,8 +447,8 @@ drawings.flash_tiles().show()
 
 # %% [markdown] id="running-softmax"
 # One thing seems to forbid it. A softmax divides by a sum over *all* keys, and for safety subtracts the largest score
-# of all. Neither is known while the tiles are coming in. The answer is to keep a running maximum $m$, a running sum $l$
-# and a running mixture $a$ of values, and to correct all three when a larger score turns up. **By hand**, one query
+# of all. Neither is known while the tiles are coming in. So we keep a running maximum $m$, a running sum $l$ and a
+# running mixture $a$ of values, and correct all three when a larger score turns up. **By hand**, one query
 # with the scores 1, 2 in the first tile and 4 in the second, and values 10, 20 and 40:
 #
 # | after | m | l | a |
@@ -508,8 +457,8 @@ drawings.flash_tiles().show()
 # | tile 2: new maximum | 4 | 1.368 · e⁻² = 0.185 | 23.68 · e⁻² = 3.20 |
 # | tile 2: its own part | 4 | 0.185 + 1 = 1.185 | 3.20 + 1 · 40 = 43.20 |
 #
-# The result is a / l = 36.46, the same as one softmax over the three scores gives. Nothing is approximated: what was
-# measured against the old maximum is multiplied by exp(old − new).
+# The result is a / l = 36.46, as one softmax over the three scores gives it. What was measured against the old maximum
+# is multiplied by exp(old − new).
 
 # %% exercise="online_softmax"
 
@@ -533,40 +482,10 @@ prove("tiles give plain attention, outputs and gradients to 1e-12", max(found) <
 tiles = online_softmax(iter((q[0, 0] @ k[0, 0].T / 4).split(16, dim=1)), iter(v[0, 0].split(16)))
 prove("your pass over five tiles is exact attention", torch.allclose(tiles, sdpa(q, k, v)[0, 0]))
 
-# %% [markdown] id="flash-measured"
-# On an ordinary processor, too, tiles save memory. Written in Python they save time from 2,048 tokens on; torch's
-# *kernel*, a program for one kind of chip, always does:
-
-# %% id="costs-figure" tags=["hide-input"]
-# Figure: recorded time and memory from 512 to 8,192 tokens (python benchmarks/efficient_attention.py)
-forward = [row for row in record("efficient-attention-cpu")["rows"] if row["pass"] == "forward"]
-kinds = {"plain": "plain", "tiled": "tiles in Python", "SDPA": "torch's kernel"}
-lines = {
-    title: {label: [row[unit][name] for row in forward] for name, label in kinds.items()}
-    for unit, title in (("ms", "milliseconds"), ("mib", "MiB beyond the inputs"))
-}
-ticks = [512, 1024, 2048, 4096, 8192]
-axes = {"xlabel": "tokens", "xscale": "log", "yscale": "log", "xticks": ticks, "xticklabels": ticks}
-show(
-    common.panels(common.curves, [row["n"] for row in forward], lines, size=(7.4, 3.2), share="", **axes),
-    alt="Two panels with logarithmic axes, time and memory of three attentions from 512 to 8,192 tokens. In time the "
-    "three lines rise side by side, plain attention on top from 2,048 tokens on. The memory of plain attention is the "
-    "steepest line and ends at two thousand MiB; the tiles end at 25, torch's kernel at 9.",
-    caption="Four heads, four-byte numbers. At 8,192 tokens plain scores and weights take 1 GiB each, the tiles 25 MiB "
-    "in all. In time, all three grow with the square.",
-)
-last = forward[-1]
-faster = {kind: [row["ms"][kind] < row["ms"]["plain"] for row in forward] for kind in ("tiled", "SDPA")}
-prove("tiles in Python save time from 2,048 tokens on", faster["tiled"] == [False, False, True, True, True])
-prove("torch's kernel saves it from the start", all(faster["SDPA"]))
-prove("tiles need less than a fiftieth of the table's memory", last["mib"]["tiled"] < last["mib"]["plain"] / 50)
-power = record("efficient-attention-cpu")["exponents"]["forward"]["ms"]["SDPA"]
-prove("torch's kernel is quadratic in time", 1.7 < power < 2.3)
-
 # %% [markdown] id="flash-says"
 # In training the backward pass needs the weights again. Flash does not keep them: it stores $m$ and $l$ for each query
-# and computes each tile a second time. That is more arithmetic but fewer bytes, and still faster. The price: the time
-# still grows with the square of the length, and each new kind of chip needs a new kernel.
+# and computes each tile a second time. The price: the time still grows with the square of the length, and each new kind
+# of chip needs a new *kernel*, a program of its own.
 #
 # **A good place to stop: you can explain Flash to a colleague.**
 #
@@ -577,89 +496,44 @@ prove("torch's kernel is quadratic in time", 1.7 < power < 2.3)
 # Leave out the softmax, so that the weight of a key is just k · q. The output is Σ vᵢ (kᵢ · q). Now move the
 # brackets: it is (Σ vᵢ kᵢᵀ) q. A column times a row, vᵢ kᵢᵀ, is a matrix of E by E numbers, and the sum of them does
 # not depend on the query. So we can add to it token by token, throw keys and values away, and read with any later
-# query. It is the **state**, and never grows: for E = 128 it has 16,384 numbers, as many as the keys and values of 64
-# tokens.
+# query. This sum is the **state**, and it never grows: for E = 128 it has 16,384 numbers.
 
 # %% id="state-drawn" tags=["hide-input"]
-# Drawing: two pairs written into one state, and read out again
+# Drawing: two pairs written into one state, and read out again; check: the numbers that follow
 drawings.pairs_in_a_state().show()
+first, second, state = torch.tensor([1.0, 0.0]), torch.tensor([0.6, 0.8]), torch.tensor([5.0, 0.0])
+prove("by hand: the sum reads 11", (state + 10 * second) @ first == 11)
+sharp = (20 * torch.tensor([1.0, 0.6])).softmax(0) @ torch.tensor([5.0, 10.0])
+prove("a softmax that is sharp suppresses the second pair", abs(sharp - 5) < 0.005)
+state = state + (10 - state @ second) * second
+read = torch.stack([state @ second, state @ first])
+prove("by hand: the delta rule reads 10 and 9.2", torch.allclose(read, torch.tensor([10.0, 9.2])))
 
 # %% [markdown] id="state-by-hand"
 # **By hand**, with values of a single number, so that the state is a single row. Store 5 under the key (1, 0), and 10
 # under the key (0.6, 0.8). The state is 5 · (1, 0) + 10 · (0.6, 0.8) = (11, 8). Ask for the first: (1, 0) · (11, 8) =
 # **11**. It should be 5; the other 6 comes from the second pair, because its key points partly in the same direction. A
-# sharp softmax, with the products 1 and 0.6 times 20, would read 5.00; a sum cannot suppress anything. At most 128 keys
-# of 128 numbers can be perpendicular to each other, so with more pairs they must interfere.
+# sharp softmax would suppress the second pair; a sum cannot.
 #
-# The **delta rule** repairs a part of that. Before it writes, it reads what the state already says under this key, and
-# writes only the *difference*:
+# The **delta rule** repairs a part of that. Before it writes, it reads what the state already says under the new key,
+# and writes only the *difference*:
 #
-# $$S \leftarrow S + \beta \, (v - S k) \, k^\top$$
+# $$S \leftarrow S + (v - S k) \, k^\top$$
 #
-# where β, between 0 and 1, says how much of the correction is made. With β = 1: after the first pair the state is (5,
-# 0). Under the second key it says 3; 10 was wanted, so 7 is missing. Adding 7 · (0.6, 0.8) gives (9.2, 5.6). Now the
-# second key, whose length is one, reads 5.52 + 4.48 = 10. The first reads 9.2, which is still wrong, but less so.
+# With the first pair stored, the state (5, 0) says 3 under the second key. We want 10, so 7 is missing, and 7 · (0.6,
+# 0.8) is added. Now the second key, whose length is one, reads exactly 10. The first reads 9.2: still wrong, but less
+# so.
 #
-# **Predict.** A state of 32 by 32 numbers stores 4, 16, 64 pairs with random keys. How wrong is what we read back, with
-# the sum, with the delta rule, and with a cache and a softmax?
-
-# %% id="predict-state"
-ex.predict("what_a_state_remembers", "")
-
-
-# %% id="recall-figure" tags=["hide-input"]
-# Figure: error of reading back, against the number of stored pairs; mean of 20 draws
-def errors(n, E=32, draws=20, seed=0):
-    """Relative error over all pairs that were stored: of a sum, of the delta rule, of a softmax over a cache."""
-    generator = torch.Generator().manual_seed(seed)
-    found = []
-    for _ in range(draws):
-        k = F.normalize(torch.randn(n, E, generator=generator), dim=-1)  # keys of length one
-        v = torch.randn(n, E, generator=generator)
-        total, delta = v.T @ k, torch.zeros(E, E)
-        for key, value in zip(k, v, strict=True):
-            delta += torch.outer(value - delta @ key, key)
-        cache = (k @ k.T * 20).softmax(-1) @ v
-        found.append([(read - v).norm() / v.norm() for read in (k @ total.T, k @ delta.T, cache)])
-    return torch.tensor(found).mean(0)
-
-
-stored = [1, 2, 4, 8, 16, 32, 64, 128]
-table = torch.stack([errors(n) for n in stored]).T  # (3, lengths)
-names = ("sum", "delta rule", "cache and softmax")
-axes = {"xlabel": "pairs stored", "ylabel": "error of what is read", "xscale": "log"}
-axes |= {"xticks": stored, "xticklabels": stored}
-show(
-    common.curves(stored, dict(zip(names, table.tolist(), strict=True)), **axes),
-    alt="Error of reading back against the number of stored pairs, from 1 to 128. The error of the sum rises to "
-    "about two. The delta rule stays below it and ends a little above one. The cache stays near zero.",
-    caption="A state of 32 by 32 numbers. An error of one is that of reading zeros. The softmax gets the products times "
-    "20, which makes it sharp.",
-)
-prove("the delta rule forgets less than the sum, at each number of pairs above one", (table[1] < table[0])[1:].all())
-prove("and the cache stays exact within a tenth", table[2].max() < 0.1)
-(total, first), second = (torch.tensor([5.0, 0.0]), torch.tensor([1.0, 0.0])), torch.tensor([0.6, 0.8])
-prove("by hand: the sum", torch.allclose(total + 10 * second, torch.tensor([11.0, 8.0])))
-sharp = (20 * torch.tensor([1.0, 0.6])).softmax(0) @ torch.tensor([5.0, 10.0])
-prove("by hand: a sharp softmax reads 5.00", abs(sharp - 5) < 0.005)
-prove("at 16 pairs 0.68 and 0.53", torch.allclose(table[:2, 4], torch.tensor([0.68, 0.53]), atol=0.01))
-prove("at 64 no better than reading zeros", table[:2, 6].min() > 1)
-after = total + (10 - total @ second) * second
-prove(
-    "by hand: the delta rule", torch.allclose(torch.stack([after @ second, after @ first]), torch.tensor([10.0, 9.2]))
-)
+# So a fixed state loses *exact recall*: the phone number from page one. But its cost does not grow, so models mix
+# again. Qwen3-Next and Kimi Linear have three layers with a delta rule for each layer of full attention. Three
+# quarters of the cache is gone, and the fourth layer can look up the phone number. You write the rule in the lab on
+# [linear memory](labs/07_linear_memory.ipynb).
 
 # %% [markdown] id="hybrids"
-# So a fixed state loses *exact recall*: the phone number from page one. With 16 pairs the delta rule lowers the error
-# of the sum from 0.68 to 0.53; with 64, either is worse than reading zeros. But the cost of a state does not grow, so
-# models mix again. Qwen3-Next and Kimi Linear have three layers with a gated delta rule for each layer of full
-# attention. *Gated* means $S \leftarrow g S$ before each write, with a factor $g$ below one, computed from the token:
-# old things fade. Three quarters of the cache is gone, and the fourth layer can look up the phone number.
-#
 # ## 6 Experts: store much, use little
 #
 # Most of a layer's parameters are in its feed-forward: 60 % in Qwen3-0.6B, 81 % in Llama 3 8B. A wider one can store
-# more, but then every token pays for all of it, even a comma. A **mixture of experts** has many feed-forwards, the
+# more, but every token pays for all of it, even a comma. A **mixture of experts** has many feed-forwards, the
 # *experts*, and a **router** that picks a few of them for each token.
 
 # %% id="router-drawn" tags=["hide-input"]
@@ -667,25 +541,28 @@ prove(
 drawings.router_and_experts().show()
 
 # %% [markdown] id="router-by-hand"
-# The router is one linear map, from a token to one score for each expert. **By hand**, with four experts and the scores
-# 2.0, −1.0, 1.0, 0.0: the two highest are those of expert 0 and expert 2. A softmax over these two, exp(2) = 7.39
-# against exp(1) = 2.72, gives the weights 0.73 and 0.27. The others get exactly zero and are not even computed. The
-# output is the **weighted sum**
+# The router is one linear map, from a token to one score for each expert. **By hand**, with four experts and the
+# scores 2.0, −1.0, 1.0, 0.0: the two highest are those of expert 0 and expert 2. A softmax over these two, exp(2) =
+# 7.39 against exp(1) = 2.72, gives the weights 0.73 and 0.27. The others are not even computed. The output is the
+# **weighted sum**
 #
 # $$y = 0.73 \cdot \mathrm{Expert}_0(x) + 0.27 \cdot \mathrm{Expert}_2(x).$$
 #
 # Why weights at all, once the choice is made? Picking has no gradient. The weights have one, and through them the
-# router learns to trust one chosen expert more than the other. A layer takes the experts in turn: each gets the
-# tokens that chose it, `tokens[rows]`, and its weighted results are added to the same rows of the output.
+# router learns to trust one chosen expert more than the other.
 #
 # <details><summary>What is different with one expert for each token (top-1)</summary>
 #
 # With `top_k` = 1 the softmax over the one score would always be 1, and its gradient zero. So **top-1** layers weight
-# by the softmax over *all* scores. The figure of section 6.1 does so; your exercises have a `top_k` of 2 or more.
+# by the softmax over *all* scores. The figure of section 6.1 does so.
 #
 # </details>
 
 # %% exercise="route_experts"
+
+# %% [markdown] id="experts-in-turn"
+# The layer takes its experts in turn. For each one it finds the `rows` of the tokens that chose it, and gives it only
+# `tokens[rows]`. What the expert returns is multiplied by the weights and added to the same rows of the output.
 
 # %% exercise="expert_layer"
 
@@ -694,35 +571,30 @@ drawings.router_and_experts().show()
 # ### 6.1 Why a router collapses
 #
 # At the start one expert is chosen a little more often, by chance. It gets more tokens, so it learns faster, so the
-# router sends it still more. In the end some experts are idle: memory that you paid for. Two remedies are in use.
+# router sends it still more. In the end some experts are idle: memory that you paid for.
 #
-# **A balance loss** (this form is Switch's, 2021). Let $f_i$ be the share of all choices that expert i got in this
-# batch, and $p_i$ its mean probability, by a softmax over the scores of all experts. With $M$ experts the loss is
+# **A balance loss** makes busy experts expensive. Let $f_i$ be the share of all choices that expert i got in this
+# batch, and $p_i$ its mean probability, by a softmax over the scores of all experts. With $M$ experts, the
+# loss is
 #
-# $$\mathcal{L}_{\text{balance}} = M \sum_i f_i \, p_i.$$
+# $$\mathcal{L}_{\text{balance}} = M \sum_i f_i \, p_i,$$
 #
-# **By hand**, two experts. Evenly used: 2 · (0.5 · 0.5 + 0.5 · 0.5) = 1. All tokens to the first, with probability
-# 0.9: 2 · (1 · 0.9 + 0 · 0.1) = 1.8. The share $f_i$ is a count and has no gradient, so the slope for $p_i$ is
-# $Mf_i$: here 2 for the busy expert, 0 for the idle one. The busy one's probability is pushed down, and the other's
-# rises. The loss is added to the real one, times something like 0.01, and works against the collapse.
+# and a small multiple of it is added to the real one. **By hand**, two experts. Evenly used: 2 · (0.5 · 0.5 + 0.5 ·
+# 0.5) = 1. All tokens to the first, with probability 0.9: 2 · (1 · 0.9 + 0 · 0.1) = 1.8. The gradient lowers the busy
+# expert's probability.
 #
 # **A bias** (DeepSeek-V3, 2024) leaves the loss alone. Each expert has a number that is added to its score *for the
 # choice only*, not in the weights. After each step it goes up a little if the expert had too few tokens, and down if it
-# had too many:
-
-
-# %% id="bias-step"
-def new_bias(bias, load, step=0.01):
-    """bias, load: (n_experts,); load is the share of choices each expert got"""
-    even = 1 / load.numel()
-    return bias + step * torch.sign(even - load)
-
-
-print(new_bias(torch.zeros(4), torch.tensor([0.7, 0.1, 0.1, 0.1])))
+# had too many. You write it in the lab on [experts](labs/07_experts.ipynb).
 
 
 # %% id="collapse-figure" tags=["hide-input", "not-compared:many-small-trainings"]
 # Figure: share of the busiest of eight experts while a small layer learns, three ways, five seeds each
+def new_bias(bias, load, step):
+    """bias, load: (n_experts,); load is the share of choices each expert got"""
+    return bias + step * torch.sign(1 / load.numel() - load)
+
+
 def busiest(way, seed, steps=150):
     """Eight kinds of token with much in common; one of eight experts for each. Share of the busiest, and idle experts."""
     torch.manual_seed(seed)
@@ -760,41 +632,12 @@ show(
     caption="Eight experts, top-1, learn eight kinds of token that have much in common. Dashed: an even share, 1/8. "
     f"Left alone, the layer ends with {min(idle)} to {max(idle)} experts that are idle: they get less than one token in 100.",
 )
-for way, found in runs.items():
-    shares = [np.mean(curve[-20:]) for curve, _ in found]
-    print(f"{way:<13} busiest {min(shares):.2f} to {max(shares):.2f}, idle experts {[idle for _, idle in found]}")
 ends = {way: [np.mean(curve[-20:]) for curve in found] for way, found in curves.items()}
 remedied = max(ends["bias"] + ends["balance loss"])
 prove("both remedies make the busiest less busy, with each of five seeds", remedied < min(ends["nothing"]))
 
-# %% [markdown] id="total-active"
-# ### 6.2 Total and active
-#
-# Two numbers now describe a model: the parameters that are stored, and those that work for one token. DeepSeek-V3 has
-# 671 billion, and 37 billion of them are active: each token uses 8 of 256 small experts, and one *shared* expert that
-# sees every token. The total decides how much memory you need, the active part how much each token costs.
-
-# %% exercise="moe_active_parameters"
-
-# %% [markdown] id="experts-cost"
-# What does it cost besides memory? Experts usually lie on different chips, so tokens travel ([chapter
-# 8](08_scaling.ipynb)). And a small model may gain nothing: in our two-layer character models, a dense feed-forward
-# did as well as two small experts of eight, with as many active parameters.
-#
-# <details><summary>Evidence: five seeds, three rates; and why one large expert of eight did worse</summary>
-#
-# The dense feed-forward has an inner width of 256 and ends at 2.47 nats. Two of eight experts of width 128 end at 2.50,
-# and at 2.48 without the balance loss. The ranges of five seeds overlap. One of eight experts of width 256 ends at
-# 2.75: its weight is near 1/8 at first and makes its output small. With its output multiplied by 8 it is level.
-#
-# </details>
-#
-# **A good place to stop.** The last two sections change a model, and build one.
-
-# %% id="experts-recorded" tags=["hide-input"]
-# Record: dense, two of eight experts with and without balance, one large expert; five seeds, three rates
+# the record behind section 6.2
 found = claim("one_large_expert")
-fold(RATES, found)
 shares = [found.range(arm, "largest load") for arm in ("two small experts of eight", "two small experts, not balanced")]
 prove("the balance loss makes the busiest expert less busy, with every seed", shares[0][1] < shares[1][0])
 low, high = (found.range(arm, "loss") for arm in ("dense", "two small experts of eight"))
@@ -802,12 +645,33 @@ prove("dense and two small experts overlap", low[0] < high[1] and high[0] < low[
 low = found.range("two small experts, not balanced", "loss")
 prove("so do two small experts with and without the balance loss", low[0] < high[1] and high[0] < low[1])
 
+# %% [markdown] id="total-active"
+# ### 6.2 Total and active
+#
+# Two numbers now describe a model: the parameters that are stored, and those that work for one token. DeepSeek-V3 has
+# 671 billion, of which 37 billion are active. The total decides how much memory you need, the active part how much
+# each token costs.
+
+# %% exercise="moe_active_parameters"
+
+# %% [markdown] id="experts-cost"
+# A small model may gain nothing from storing more: in our two-layer character models, one ordinary feed-forward did as
+# well as two small experts of eight, with as many active parameters.
+#
+# <details><summary>Evidence: five seeds, three rates</summary>
+#
+# The dense feed-forward has an inner width of 256 and ends at 2.47 nats. Two of eight experts of width 128 end at 2.50,
+# and at 2.48 without the balance loss. The ranges of five seeds overlap.
+#
+# </details>
+#
+# **A good place to stop.** The last two sections change a model, and build one.
+
 # %% [markdown] id="lora-idea"
 # ## 7 LoRA: change a model by a thin slice
 #
 # You want a model to write in the style of your company. Training all of its weights needs a gradient and two moments
-# of Adam for each, and then a full copy of the model for each customer. But fine-tuning changes a model only a little.
-# Could the *change* itself be stored in few numbers?
+# of Adam for each, and then a full copy of the model. Could the *change* itself be stored in few numbers?
 #
 # Freeze the weight W. Beside it put two thin matrices: A takes the D_in inputs down to $r$ numbers, and B takes these
 # up to the D_out outputs. The map becomes
@@ -819,11 +683,9 @@ prove("so do two small experts with and without the balance loss", low[0] < high
 drawings.thin_update().show()
 
 # %% [markdown] id="lora-count"
-# This is **LoRA**, low-rank adaptation (Hu et al. 2021). All that the update says about x passes through $r$ numbers,
-# so the *rank* of B A is at most $r$. It has r · (D_in + D_out) parameters: for a map of 4,096 by 4,096 and r = 16,
-# 131,072 instead of 16.8 million. B starts at zero, so that at first nothing changes. A starts at random, or no
-# gradient would reach either of them. The fixed factor α / r is meant to let you change $r$ without looking for a new
-# rate.
+# This is **LoRA**, low-rank adaptation. The number $r$ is the *rank* of the update, which has r · (D_in + D_out)
+# parameters: for a map of 4,096 by 4,096 and r = 16, 131,072 instead of 16.8 million. B starts at zero, so that at
+# first nothing changes. A starts at random, or no gradient would reach either of them.
 
 # %% exercise="lora_linear"
 
@@ -918,14 +780,11 @@ put_lora_into(tuned, rank=4, alpha=4)
 trained = sum(p.numel() for p in tuned.parameters() if p.requires_grad)
 print(f"trained: {trained:,} of {count(tuned):,} parameters")
 train(tuned, plays[:4000], 60, rate=1e-2)
-with torch.no_grad():
-    print(f"loss on plays: {loss_on(tuned, plays[270_000:], 100):.2f}")
+print(f"loss on plays: {loss_on(tuned, plays[270_000:], 100):.2f}")
 
 # %% [markdown] id="lora-says"
-# The loss on plays fell from 3.22 to 2.96; on prose it rose from 2.31 to 2.69. Was 0.01 a good rate? Yes: 0.003 ended
-# at 3.00, 0.03 at 2.97. The figure tries five rates; on little text, again for 60 steps on 4,000
-# characters. Its losses are lower for two reasons: it starts from a small Llama that read prose for 500 steps, and it
-# is judged on another part of the plays. There the run above has 2.79.
+# The loss on plays fell from 3.22 to 2.96; on prose it rose from 2.31 to 2.69. Would training all weights be better? A
+# recorded study tried both, at five rates. It starts from another small model, so its losses are not those above.
 
 # %% id="thin-figure" tags=["hide-input"]
 # Figure: held-out loss against the rate, all weights and LoRA in every map, little and much text; five seeds
@@ -960,17 +819,14 @@ full, thin = (np.array(found.values(f"{way}, much text", "held-out loss")) for w
 prove("on much text, all weights are ahead with each seed", (full < thin).all())
 
 # %% [markdown] id="lora-limits"
-# In this one model LoRA's best **rate** is the highest that we tried, ten to thirty times that of training all
-# weights; on little text 0.01 is nearly as good, 2.57 against 2.56. The **limit**: at its best rate it comes within
-# 0.03 nats of training everything on a page of text. On a hundred times more text it stays 0.1 nats behind, with each
-# of five seeds.
+# In this model the best **rate** for LoRA is ten to thirty times that of training all weights. The **limit**: on a page
+# of text it comes within 0.03 nats of training everything. On a hundred times more text it stays 0.1 nats behind.
 #
 # <details><summary>Evidence: which maps, how high a rate; and QLoRA</summary>
 #
-# On little text the update in every map beats about as many parameters in the attention alone, with each of five seeds;
-# on much text that was not tried. For large models about ten times the rate of full training was found (*LoRA Without
-# Regret*, 2025).
-# **QLoRA** also keeps the frozen weights in four bits, so that a large model can be tuned on one card.
+# On little text the update in every map beats about as many parameters in the attention alone, with each of five
+# seeds. For large models about ten times the rate of full training was found (*LoRA Without Regret*, 2025). **QLoRA**
+# also keeps the frozen weights in four bits, so that a large model can be tuned on one card.
 #
 # </details>
 #
@@ -978,20 +834,6 @@ prove("on much text, all weights are ahead with each seed", (full < thin).all())
 # right:
 
 # %% exercise="lora_merge"
-
-# %% id="lora-library" tags=["hide-input"]
-# Check: your merge and the course's give the same model
-torch.manual_seed(0)
-base = nn.Linear(6, 5)
-part = lora.LoRALinear(copy.deepcopy(base), 2, alpha=3.0)
-nn.init.normal_(part.up)
-mine = LoRALinear(copy.deepcopy(base), 2, 3.0)
-with torch.no_grad():
-    mine.A.copy_(part.down), mine.B.copy_(part.up)
-    x = torch.randn(4, 6)
-    merged = F.linear(x, merge(base.weight, part.down, part.up, 3.0), base.bias)
-    prove("your layer gives the course's numbers", torch.allclose(mine(x), part(x), atol=1e-5))
-    prove("merged, one matrix gives the same", torch.allclose(merged, part(x), atol=1e-5))
 
 # %% [markdown] id="config"
 # **A good place to stop: your update is merged.**
@@ -1021,10 +863,9 @@ drawings.config_and_layer().show()
 #   and keys; *llama* means none.
 # - **`hidden_size`** is D, **`num_hidden_layers`** the number of layers, **`vocab_size`** the rows of the token table.
 # - **Heads**: 16 of queries, 8 of keys and values, each E = **`head_dim`** = 128 wide. But 16 · 128 = 2,048,
-#   and D is 1,024. The width of a head is free, and a program that takes D / heads for it cannot load this model.
-# - **`intermediate_size`** is F, with `silu` a SwiGLU; here it is 3 · D, not 8/3. **`rms_norm_eps`** is ε.
-#   **`rope_theta`** is the base of the rotary positions, 10,000 in the paper; with a larger base they turn more slowly,
-#   which suits long texts.
+#   and D is 1,024. The width of a head is free.
+# - **`intermediate_size`** is F, with `silu` a SwiGLU. **`rms_norm_eps`** is ε. **`rope_theta`** is the base of the
+#   rotary positions; with a larger base they turn more slowly, which suits long texts.
 # - **`attention_bias`**: the maps of the attention have none. **`tie_word_embeddings`**: the token table also produces
 #   the logits. **`sliding_window`** null: every layer is global.
 #
@@ -1054,8 +895,7 @@ ex.predict("parameters_of_qwen3", "")
 # | **one layer** | | **15,730,944** |
 #
 # 28 of them make 440,466,432. The last norm adds 1,024, and the token table 151,936 · 1,024 = 155,582,464, once,
-# because it is tied. Together: **596,049,920**. The feed-forwards have the largest share, 44 %, and the token table a
-# quarter.
+# because it is tied. Together: **596,049,920**. The feed-forwards have the largest share, 44 %.
 #
 # ### 8.1 From your GPT to a Llama
 #
@@ -1067,10 +907,9 @@ ex.predict("parameters_of_qwen3", "")
 # ```
 #
 # It takes any layers that are called as `layer(x, positions, mask, cache)`. Around them it has `model.embedding`, the
-# token table; `model.norm`, a LayerNorm; and `model.to_logits`, a linear map with a bias. A GPT adds no positions to
-# the table's vectors; its layers turn queries and keys by `rotate`, given below: the `apply_rotary` of [chapter
-# 3](03_positional_encoding.ipynb) with the base as an argument. So we give the GPT new layers, with the switches of
-# this chapter as arguments. Read the layer against the drawing.
+# token table; `model.norm`, a LayerNorm; and `model.to_logits`, a linear map with a bias. So we give the GPT new
+# layers, with the switches of this chapter as arguments. They turn queries and keys by `rotate`, the `apply_rotary` of
+# [chapter 3](03_positional_encoding.ipynb) with the base as an argument.
 
 
 # %% id="llama-parts" tags=["hide-input"]
@@ -1128,7 +967,6 @@ def attend(layer, x, positions, mask, cache):
 with torch.device("meta"):  # shapes only, no memory
     qwen = build(config)
 print(f"{count(qwen):,} parameters")
-prove("your model has the parameters that we counted", count(qwen) == 596_049_920)
 
 # %% id="counts-published" tags=["hide-input"]
 # Table: published models as the course builds them, beside what their publishers state
@@ -1137,6 +975,7 @@ for name in ("gpt2", "bert-base-uncased", "t5-base", "vit-base-patch16-224", "ll
     published = PUBLISHED[name]
     rows.append(f"{name:<22}{count(published.build()):>16,}   {published.stated:>20,.0f}, {published.source}")
 fold("Six published models: the parameters that we count, and those that their publishers state", "\n".join(rows))
+prove("your model has the parameters that we counted", count(qwen) == 596_049_920)
 prove("the course counts the same", count(PUBLISHED["qwen3-0.6b"].build()) == count(qwen))
 first_layers = {name: PUBLISHED[name].build().decoder.layers[0] for name in ("qwen3-0.6b", "llama-3-8b")}
 shares = [round(count(layer.feed_forward) / count(layer), 2) for layer in first_layers.values()]
@@ -1148,10 +987,9 @@ prove("a tied head saves V times D", count(untied) - count(PUBLISHED["gpt2"].bui
 # %% [markdown] id="load-text"
 # ### 8.2 It loads a checkpoint
 #
-# A checkpoint is a folder: a `config.json`, and a file of tensors, each under a name. That of Qwen3-0.6B takes more
-# than a gigabyte, so a small Qwen3 of the course's library, `theirs`, is trained on technical prose and saved in the
-# same form in `folder`. Like `rotate`, this model turns number i of a head with number i + E/2. `load_file` reads the
-# tensors. Their names are not ours, so we need a little dictionary.
+# A checkpoint is a folder: a `config.json`, and a file of tensors, each under a name. That of Qwen3-0.6B is large,
+# so a small Qwen3 of the course's library, `theirs`, is trained on technical prose and saved in the same form in
+# `folder`. `load_file` reads the tensors. Their names are not ours, so we need a little dictionary.
 
 # %% id="checkpoint" tags=["hide-input"]
 # Another program: the course's Qwen3 learns for 400 steps and is saved as `transformers` would save it
@@ -1169,10 +1007,9 @@ NAMES = {
     "model.embed_tokens": "embedding", "model.layers": "layers", "model.norm": "norm",
     "self_attn.q_norm": "query_norm", "self_attn.k_norm": "key_norm",
     "self_attn.q_proj": "query", "self_attn.k_proj": "key",
-    "self_attn.v_proj": "value", "self_attn.o_proj": "output",
+    "self_attn.v_proj": "value", "self_attn.o_proj": "output", "lm_head": "to_logits",
     "mlp": "feed_forward", "gate_proj": "gate", "up_proj": "up", "down_proj": "down",
     "input_layernorm": "first_norm", "post_attention_layernorm": "second_norm",
-    "lm_head": "to_logits",
 }  # fmt: skip
 
 
@@ -1200,8 +1037,7 @@ print(f"largest difference between the logits of the two models: {gap:.4f}")
 prove("your Llama gives the logits of the model that was saved", gap < 1e-4)
 
 # %% [markdown] id="write-text"
-# Published files use these names; some store a tied table again as `lm_head.weight`, which `load` takes too. Because
-# the layers keep a cache, your `generate` of chapter 5 works unchanged:
+# The layers keep a cache, so your `generate` of chapter 5 works unchanged:
 
 # %% id="it-writes" tags=["not-compared:text-of-a-trained-model"]
 draws = torch.Generator().manual_seed(1)
@@ -1215,23 +1051,8 @@ for prompt in ("The value of ", "A function "):
     print(to_text(generate(llama, to_ids(prompt)[None], 70, by_chance)[0]))
 
 # %% [markdown] id="end"
-# It makes no sense yet, after 400 steps on single letters. But your model reads the format of the published ones, and
-# what you wrote is at work in it: the GPT and the `generate` of chapter 5, the gate, and `build`.
-#
-# ### The chapter on one card
-#
-# | decision | problem | change | price |
-# |---|---|---|---|
-# | mask | what a token may read | none, causal, or both | an encoder cannot write |
-# | norm in front | deep stacks break | x + f(norm(x)) | the stream grows |
-# | RMSNorm, QK-norm | work that adds nothing; scores explode | no mean; norms on q and k | the mean stays; two more norms |
-# | gate | a sum cannot switch anything off | down(silu(gate x) ⊙ up x) | a third matrix |
-# | grouped, latent | the cache | share G heads; keep c and absorb W | fewer different keys; more arithmetic |
-# | windows | the cache | most layers see w tokens | what is far comes second-hand |
-# | Flash | moving the table | tiles, running m, l, a | a kernel for each chip |
-# | linear, delta rule | the cache, again | a state of fixed size | exact recall |
-# | experts | knowledge costs every token | a router, top-k, weighted sum | memory, balance |
-# | LoRA | a copy for each task | W + α/r · B A, r(D_in + D_out) | behind on much text |
+# It makes no sense yet, after 400 steps on single letters. But it reads the format of the published models, and what
+# you wrote is at work in it: the GPT and the `generate` of chapter 5, the gate, and `build`.
 #
 # **You can now** read a published config, build its model and load a checkpoint; say which problem each switch solved
 # and what it costs; and write the tiled pass of Flash, a layer of experts, and LoRA.
@@ -1240,22 +1061,22 @@ for prompt in ("The value of ", "A function "):
 #
 # <details><summary>1. Why is FlashAttention faster, though it computes the same numbers?</summary>
 #
-# Plain attention writes the n × n table to the large, slow memory and reads it back, several times. Flash does all of
-# it in the small, fast memory, tile by tile, with a running maximum, sum and mixture for each query (section 4).
+# Plain attention writes the n × n table to the large, slow memory and reads it back. Flash works in the small, fast
+# one, tile by tile, with a running maximum, sum and mixture for each query (section 4).
 #
 # </details>
 #
-# <details><summary>2. What does it mean that W is absorbed, and why do rotary positions forbid it?</summary>
+# <details><summary>2. What does latent attention keep, and what does it mean that W is absorbed?</summary>
 #
-# q · (W c) = (Wᵀq) · c, so the query is multiplied once and compared with the short vectors in the cache. With a turn
-# R(s) between q and W, another one for each key, no single matrix can move to the query (section 3.1).
+# It keeps one short vector c for each token. q · (W c) = (Wᵀq) · c, so the query is multiplied once and compared with
+# the short vectors themselves; no key is made (section 3.1).
 #
 # </details>
 #
 # <details><summary>3. Why does a router collapse, and what are the two remedies?</summary>
 #
 # An expert that is chosen more often learns faster and is chosen even more. A loss M Σ f·p makes busy experts
-# expensive; or a bias on the scores, for the choice only, is moved against the load (section 6.1).
+# expensive. Or a bias on the scores, for the choice only, is moved against the load (section 6.1).
 #
 # </details>
 #
@@ -1268,7 +1089,7 @@ for prompt in ("The value of ", "A function "):
 #
 # <details><summary>5. LoRA with r = 8 on a map from 1,024 to 3,072: how many parameters, and when will it not be enough?</summary>
 #
-# 8 · (1,024 + 3,072) = 32,768. When there is much new text to learn: there ours fell behind (section 7).
+# 8 · (1,024 + 3,072) = 32,768. When there is much new text to learn (section 7).
 #
 # </details>
 #
@@ -1289,12 +1110,12 @@ for prompt in ("The value of ", "A function "):
 # - The layer: Xiong et al. 2020 (where the norm stands), arXiv:2002.04745; Zhang and Sennrich 2019 (RMSNorm),
 #   arXiv:1910.07467; Henry et al. 2020 (QK-norm), arXiv:2010.04245; Shazeer 2020 (gates), arXiv:2002.05202; Touvron et
 #   al. 2023 (Llama), arXiv:2302.13971; Dubey et al. 2024 (Llama 3), arXiv:2407.21783; Yang et al. 2025 (Qwen3),
-#   arXiv:2505.09388; OLMo 2, arXiv:2501.00656; Gemma 3, arXiv:2503.19786.
+#   arXiv:2505.09388; Gemma 3, arXiv:2503.19786.
 # - The cache: Ainslie et al. 2023 (grouped heads), arXiv:2305.13245; DeepSeek-V2 (latent attention), arXiv:2405.04434;
-#   Beltagy et al. 2020 (windows), arXiv:2004.05150; Xiao et al. 2023 (sinks), arXiv:2309.17453.
+#   Beltagy et al. 2020 (windows), arXiv:2004.05150.
 # - Flash: Dao et al. 2022, arXiv:2205.14135; Milakov and Gimelshein 2018 (softmax in one pass), arXiv:1805.02867.
-# - Linear: Katharopoulos et al. 2020, arXiv:2006.16236; Schlag et al. 2021 (the delta rule), arXiv:2102.11174; Yang et
-#   al. 2024 (gated), arXiv:2412.06464; Kimi Linear, arXiv:2510.26692.
+# - Linear: Katharopoulos et al. 2020, arXiv:2006.16236; Schlag et al. 2021 (the delta rule), arXiv:2102.11174; Kimi
+#   Linear, arXiv:2510.26692.
 # - Experts: Shazeer et al. 2017, arXiv:1701.06538; Fedus et al. 2021 (Switch), arXiv:2101.03961; Wang et al. 2024 (the
 #   bias), arXiv:2408.15664; DeepSeek-V3, arXiv:2412.19437.
 # - LoRA: Hu et al. 2021, arXiv:2106.09685; Dettmers et al. 2023 (QLoRA), arXiv:2305.14314; Schulman and Thinking

@@ -1,13 +1,14 @@
 """Answers by writers who saw only the prompts, and what the checks say to them: `python tests/exercises/unseen.py`.
 
 Sets 1 to 3 and 6 were judged before anything was mended because of them, sets 4 and 5 after; the writer of set 5 knew
-the engine, but not the exercises' misconceptions; in sets 6 and 8 a mistake whose place was shown counts as named. Set
-7 was aimed at what checks overlook (the ends of ranges, layouts, keywords, a table of fixed size): 100 of its 261 wrong
-answers passed, and few of them are mended. A third of the wrong answers of set 8, written after inputs were crossed,
-was aimed in the same way: 10 of those 88 passed, and none of the other 176. A line of the file holds the exercise,
-whether its writer meant the answer to be right or wrong, the mistake in the writer's words, the code, and how a reader
-of the message classed it then: the mistake was named; the message was helpful; it named a mistake that the answer does
-not have; it said nothing of use; or the verdict itself was not what the writer meant. The program judges all again and
+the engine, but not the exercises' misconceptions; in sets 6, 8 and 9 a mistake whose place was shown counts as named.
+Set 7 was aimed at what checks overlook (the ends of ranges, layouts, keywords, a table of fixed size): 100 of its 261
+wrong answers passed, and few of them are mended. A third of the wrong answers of set 8, written after inputs were
+crossed, was aimed in the same way: 10 of those 88 passed, and none of the other 176. Set 9 is on the eight exercises
+that came last: 6 of 16 aimed answers passed, none of the other 24. A line of the file holds the exercise, whether its
+writer meant the answer to be right or wrong, the mistake in the writer's words, the code, and how a reader of the
+message classed it then: the mistake was named; the message was helpful; it named a mistake that the answer does not
+have; it said nothing of use; or the verdict itself was not what the writer meant. The program judges all again and
 prints, by set, both. An argument is the largest number of answers that it takes.
 """
 
@@ -49,6 +50,7 @@ OPEN = {
     "8-295": "only p = 1 shows it, near which rounding decides",
     "8-323": "the prompt names no float16, in which small numbers vanish",
     "8-351": "the prompt names no dtype of the result",
+    "9-32": "only a certainty of exactly 0 shows it, which no softmax gives",
     "6-74": "its writer had to guess how a layer is made; the chapter shows it, and the prompt says so now",
 }
 """Answers whose verdict is not the one that their writer meant: why."""

@@ -1,5 +1,7 @@
 """Exercise: move the rows of a checkpoint into the order that the model's rotary positions expect."""
 
+import functools
+
 import torch
 
 from coursework.exercises.spec import Alternative, Case, Exercise, Property, maker, misconceptions
@@ -105,7 +107,8 @@ def _case(H, G, E, D, layers, seed):
 def _sample(draw):
     share, G = draw.integer(1, 2), draw.integer(1, 3)
     E, D, layers = draw.choice((4, 8, 12)), draw.integer(2, 5), draw.integer(1, 2)
-    return _weights(draw.normal, share * G, G, E, D, layers), share * G, G
+    make = functools.partial(draw.normal, dtype=draw.dtype())
+    return _weights(make, share * G, G, E, D, layers), share * G, G
 
 
 def _turned(x, halves, speed=0.7):

@@ -33,6 +33,7 @@ def _net(parts: str, D: int, F: int) -> nn.ModuleDict:
         "up": lambda: nn.Linear(D, F),
         "down": lambda: nn.Linear(F, D, bias=False),
         "norm": lambda: nn.LayerNorm(D),
+        "rms": lambda: nn.RMSNorm(D),
         "head": lambda: nn.Linear(D, 5, bias=False),
     }
     model = nn.ModuleDict({name: made[name]() for name in parts.split()})
@@ -140,9 +141,9 @@ def _by_kinds(model, base, rate):
 
 
 def _sample(draw):
-    parts = [part for part in ("token", "patch", "up", "down", "norm", "head") if draw.boolean()]
+    parts = [part for part in ("token", "patch", "up", "down", "norm", "rms", "head") if draw.boolean()]
     D, F = draw.integer(2, 4), draw.integer(2, 4)
-    widths = D * draw.choice((1, 2, 4)), F * draw.choice((2, 3))
+    widths = D * draw.choice((2, 3, 8)) // 2, F * draw.choice((3, 4, 6)) // 2
     return " ".join([*parts, "up"] if "up" not in parts else parts), widths, (D, F), draw.choice((0.5, 0.25))
 
 

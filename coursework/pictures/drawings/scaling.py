@@ -1,6 +1,5 @@
 """The drawings of chapter 8: where parameters, operations and bytes are, how devices share them, how a law is read."""
 
-from collections.abc import Callable
 from itertools import pairwise
 
 from coursework.pictures.drawing import INK, Drawing
@@ -114,12 +113,15 @@ def fetch_and_compute() -> Drawing:
     return picture
 
 
-Held = Callable[[int, int], bool]  # device, column
-
-
-def _devices(held: Held, sent: str, when: str, *, alt: str, caption: str) -> Drawing:
-    """Four devices in a ring, each with the part of a model of four layers and four columns that it holds."""
-    picture = Drawing(262, alt=alt, caption=caption)
+def split_states() -> Drawing:
+    """Sharded data parallelism: a quarter of each layer lies on each device and is lent to the others."""
+    picture = Drawing(
+        262,
+        alt="Sharded data parallelism. Each of four devices keeps one column of each layer and reads a text of its "
+        "own. Before each layer the missing columns are sent to all, and afterwards they are dropped.",
+        caption="Sharded: hatched cells lie on another device. Each device borrows a layer when it needs it, and drops "
+        "it.",
+    )
     middles = [79.5 + 147 * device for device in range(4)]
     for device, x in enumerate(middles):
         picture.text((x, 18), f"device {device}", size=16, bold=True)
@@ -128,40 +130,16 @@ def _devices(held: Held, sent: str, when: str, *, alt: str, caption: str) -> Dra
         for layer in range(4):
             for column in range(4):
                 at = (x - 36 + 24 * column, 82 + 24.0 * layer)
-                picture.cell(at, 20, allowed=held(device, column))
+                picture.cell(at, 20, allowed=column == device)
     for left, right in pairwise(middles):
         way = [(left + 12, 174), (left + 12, 190), (right - 12, 190), (right - 12, 174)]
         picture.line(way, colour=palette.key)
     back = [(middles[3] + 12, 174), (middles[3] + 12, 204), (middles[0] - 12, 204), (middles[0] - 12, 174)]
     picture.line(back, colour=palette.key)
-    picture.text((300, 226), sent, colour=palette.key, bold=True)
+    picture.text((300, 226), "weights of one layer at a time, lent and dropped", colour=palette.key, bold=True)
+    when = "before each layer, forward and backward; gradients after it"
     picture.text((300, 248), when, size=15, colour=GREY)
     return picture
-
-
-def split_texts() -> Drawing:
-    """Data parallelism: whole models, different texts."""
-    return _devices(
-        lambda device, column: True,
-        "gradients, added up over all devices",
-        "once for each step, during the backward pass",
-        alt="Data parallelism. Four devices, each with the whole model and a text of its own. Gradients go round a "
-        "ring once for each step.",
-        caption="Data parallelism: each device has the whole model (all cells filled) and reads a different text.",
-    )
-
-
-def split_states() -> Drawing:
-    """Sharded data parallelism: a quarter of each layer lies on each device and is lent to the others."""
-    return _devices(
-        lambda device, column: column == device,
-        "weights of one layer at a time, lent and dropped",
-        "before each layer, forward and backward; gradients after it",
-        alt="Sharded data parallelism. Each of four devices keeps one column of each layer and reads a text of its "
-        "own. Before each layer the missing columns are sent to all, and afterwards they are dropped.",
-        caption="Sharded: hatched cells lie on another device. Each device borrows a layer when it needs it, and drops "
-        "it.",
-    )
 
 
 def split_matrices() -> Drawing:
@@ -278,27 +256,4 @@ def equal_budgets() -> Drawing:
     picture.upright((30, 180), "parameters N", colour=GREY)
     picture.line([(50, 206), (590, 206)], colour=GREY)
     picture.text((590, 248), "tokens D", anchor="end", size=15, colour=GREY)
-    return picture
-
-
-def trunk_and_branches() -> Drawing:
-    """The learning rate over the tokens: one constant trunk, a falling branch for each budget."""
-    picture = Drawing(
-        222,
-        alt="The learning rate over the tokens. It rises shortly and then stays level: the trunk. At three points a "
-        "branch leaves it and falls to zero in a straight line; each branch ends at one budget.",
-        caption="One training serves three budgets. The trunk is computed once; a copy leaves it for each budget and "
-        "lets its rate decay to zero.",
-    )
-    bottom, top, left = 168.0, 62.0, 60.0
-    picture.line([(left, bottom), (left, 30)], colour=GREY)
-    picture.line([(left, bottom), (590, bottom)], colour=GREY)
-    picture.text((68, 22), "learning rate", anchor="start", size=15, colour=GREY)
-    picture.text((590, 208), "tokens", anchor="end", size=15, colour=GREY)
-    picture.line([(left, bottom), (left + 14, top), (468, top)], width=5, colour=palette.query, arrow=False)
-    for end, name in ((187.5, "budget 1"), (315.0, "budget 2"), (570.0, "budget 3")):
-        start = left + 0.8 * (end - left)
-        picture.line([(start, top), (end, bottom)], width=3, colour=palette.key, arrow=False)
-        picture.text((end, 188), name, size=15, anchor="middle" if end < 500 else "end")
-    picture.text((400, 44), "trunk, constant", colour=palette.query)
     return picture

@@ -166,47 +166,6 @@ def cache_of_a_token() -> Drawing:
     return picture
 
 
-def absorbed_matrix() -> Drawing:
-    """The matrix of the keys moves from every cached vector to the one query."""
-    picture = Drawing(
-        290,
-        alt="Two rows. Above, the slow way: each of three short vectors in the cache goes through the matrix W to "
-        "become a key, and the query meets three keys. Below, the fast way: the query goes through W transposed "
-        "once, and meets the three short vectors as they lie in the cache. The scores are the same.",
-        caption="Above, W makes a key for each token of the past, at each step. Below, it is applied once, to the "
-        "query. The scores are the same.",
-    )
-    for top, fast in ((14, False), (154, True)):
-        picture.text((14, top + 10), "absorbed" if fast else "as defined", anchor="start", bold=True)
-        picture.text(
-            (14, top + 34), "one product" if fast else "a product for each", anchor="start", size=15, colour=GREY
-        )
-        picture.text(
-            (14, top + 54), "for the query" if fast else "token of the past", anchor="start", size=15, colour=GREY
-        )
-        picture.box((60, top + 96), (70, 36), "q", colour=palette.query)
-        if fast:
-            picture.line([(96, top + 96), (124, top + 96)])
-            picture.box((152, top + 96), (56, 36), "Wᵀ")
-            picture.line([(180, top + 96), (272, top + 96)], colour=palette.query)
-        else:
-            picture.line([(96, top + 96), (272, top + 96)], colour=palette.query)
-        picture.text((316, top + 96), "scores", bold=True)
-        for number in range(3):
-            y = top + 20 + 42 * number
-            picture.box((556, y), (56, 32), f"c{number}", colour=palette.value)
-            if fast:
-                picture.line([(528, y), (360, top + 80 + 16 * number)], colour=palette.value)
-            else:
-                picture.line([(528, y), (500, y)])
-                picture.box((472, y), (56, 32), "W")
-                picture.line([(444, y), (360, top + 80 + 16 * number)], colour=palette.key)
-                picture.text(
-                    (418, y + (-6 if number == 0 else 14 if number == 2 else -10)), "k", size=15, colour=palette.key
-                )
-    return picture
-
-
 def local_layers_for_one_global() -> Drawing:
     """Six layers of a decoder: five with a window, one without, and what each keeps in its cache."""
     picture = Drawing(

@@ -42,16 +42,17 @@ def roofline(machine: Any, passes: Mapping[str, tuple[float, float, float]]) -> 
 def equal_operations(
     points: Mapping[float, Mapping[float, Sequence[float]]], minima: Mapping[float, tuple[float, float]]
 ) -> Figure:
-    """For each budget the losses of each size, a dot for each seed, the parabola through them and its lowest point."""
+    """For each budget the losses of each size, a dot for each seed; with `minima`, also parabolas."""
     fig, ax = plt.subplots(figsize=(6.6, 3.8))
     for (budget, found), colour in zip(points.items(), palette.series, strict=False):
         for size, losses in found.items():
             ax.plot([size] * len(losses), losses, "o", color=colour, markersize=4, alpha=0.7)
         sizes = np.array(list(found))
         means = [float(np.mean(losses)) for losses in found.values()]
-        grid = np.geomspace(sizes.min(), sizes.max(), 80)
-        ax.plot(grid, np.polyval(np.polyfit(np.log(sizes), means, 2), np.log(grid)), color=colour, linewidth=1.2)
-        ax.plot(*minima[budget], "D", color=colour, markersize=9, markeredgecolor="white")
+        if budget in minima:
+            grid = np.geomspace(sizes.min(), sizes.max(), 80)
+            ax.plot(grid, np.polyval(np.polyfit(np.log(sizes), means, 2), np.log(grid)), color=colour, linewidth=1.2)
+            ax.plot(*minima[budget], "D", color=colour, markersize=9, markeredgecolor="white")
         side: dict[str, Any] = {"textcoords": "offset points", "va": "center", "color": colour}
         ax.annotate(f"{power_of_ten(budget)} operations", (sizes[-1], means[-1]), (8, 0), **side)
     ax.set(xscale="log", xlabel="parameters", ylabel="loss (nats per character)")
