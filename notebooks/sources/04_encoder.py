@@ -382,7 +382,7 @@ drawings.layer_norm_bars((1, 2, 6)).show()
 #
 # - $\mu$ (mu) is the mean of the D numbers, $\sigma^2$ (sigma squared) their variance.
 # - $\varepsilon$ (epsilon) is a tiny number, for example 0.00001, so that nothing is divided by 0.
-# - $w$ and $b$ are D trained numbers each. $\odot$ means: number by number. They start as 1 and 0.
+# - $w$ and $b$ are D trained numbers each, which start as 1 and 0. $\odot$ means: number by number.
 #
 # Mean and variance are taken over the D numbers of **one word**. So no word learns anything about another one here, and
 # padding changes nothing.
@@ -470,7 +470,7 @@ drawings.norm_place("pre").show()
 #   everything is divided by 1.41, the word as well: only 1 / 1.41 = 0.71 of it is left.
 #
 # If the next sublayer adds as much again, 0.71 · 0.71 = 0.5 of the word is left. After the 24 sublayers of twelve layers
-# it is less than a thousandth. The rest are mixtures of words, much the same for all of them.
+# it is less than a thousandth. In a fresh stack the rest are mixtures, much the same for all words.
 #
 # In pre-norm the word's first vector arrives at the top unchanged, with everything else added to it. So the stream
 # grows, and a pre-norm stack has **one more norm at its end**.
@@ -722,9 +722,10 @@ print(f"{len(train_sentences)} sentences to learn from, {len(test_sentences)} ot
 # %% [markdown] id="task-fair"
 # The sentences come in pairs: two persons have changed places, and so a right sentence has become a wrong one. Both
 # have exactly the same words. So a method that only **counts words** gives both the same answer, and it is right
-# exactly half of the time. Counting pairs or triples of neighbouring words sees a little of the order.
+# exactly half of the time.
 #
-# Now the sentences become ids, with `[CLS]` in front and `[PAD]` at the end.
+# Now the sentences become ids, with `[CLS]` in front and `[PAD]` at the end. The answers are in `train_y` and
+# `test_y`: 1 for right, 0 for wrong.
 
 # %% id="encode"
 words = ["[PAD]", "[CLS]", "[MASK]", *JUDGED_WORDS]
@@ -1042,8 +1043,8 @@ def read_text(text, steps=1000):
 # **fine-tuning**.
 #
 # If reading helps, has the encoder understood something, or has it only got used to the words? To tell, we need a
-# **control**: a text that lacks one thing only. We take the right sentences and shuffle their last words, so that each
-# sentence gets that of another. Each word occurs as often as before, but the last word says nothing about the subject.
+# **control**: a text that lacks one thing only. We take the right sentences and shuffle their last words among the
+# sentences. Each word occurs as often as before, but the last word says nothing about the subject.
 #
 # **Predict.** With 100 labels, how often will the judge be right after reading nothing, right sentences, or the control?
 
@@ -1094,7 +1095,7 @@ show(
 )
 
 # %% [markdown] id="read-first-says"
-# The judge is right 0.52 of the time on average after reading nothing, 0.59 after the control, and 0.92 after right
+# The judge is right 52% of the time on average after reading nothing, 59% after the control, and 92% after right
 # sentences. So most of the gain comes from the one thing that the control lacks: last words that fit. **A hundred labels
 # do not teach what a subject is. Filling gaps in right sentences does.**
 #
@@ -1255,8 +1256,8 @@ show(
     "0.73 to 0.80. Linear map of word counts: 0.72 to 0.79, each time a little to the left of the encoder.",
     caption="Each of five splits keeps other speeches for the test and leaves 811 to 914 lines to learn from; a pale line "
     "joins the two results on the same split. Each model has the better of two rates. For the encoder this is 0.01; yours "
-    "above had 0.001, at which it is less sure of itself. Always naming the same speaker would be right in 0.53 to 0.66 "
-    f"at best. ({record.command})",
+    "above had 0.001, at which it is less sure of itself. Always naming the same speaker would be right 53% to 66% "
+    f"of the time at best. ({record.command})",
 )
 
 # %% [markdown] id="lines-say"
