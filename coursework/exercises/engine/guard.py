@@ -135,8 +135,10 @@ class Guard:
                 raise
             finally:
                 self._settle()
-        except (_Stop, KeyboardInterrupt):
+        except (_Stop, KeyboardInterrupt) as problem:
             if self._fired is None:
+                if expendable and isinstance(problem, KeyboardInterrupt):  # the answer's: nobody interrupts a copy
+                    raise type("KeyboardInterrupt", (Exception,), {})(*problem.args) from problem
                 raise
         while True:  # a second interrupt may still be on its way; it must not leave this function
             try:

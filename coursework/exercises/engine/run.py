@@ -185,7 +185,7 @@ def observe(
     except KeyboardInterrupt:
         raise  # the learner's own
     except BaseException as problem:
-        outcome.error, outcome.printed = problem, printed.getvalue()
+        outcome.error, outcome.printed = _with_a_text(problem, invoke), printed.getvalue()
         return outcome
     outcome.printed = printed.getvalue()
     fresh_args, fresh_kwargs, _ = arguments(case, exercise)
@@ -212,7 +212,7 @@ def observe(
         outcome.error = Unfit("It returns a container that holds itself, or is nested far too deeply.")
         return outcome
     except BaseException as problem:
-        outcome.error = problem
+        outcome.error = _with_a_text(problem, invoke)
         return outcome
     if guard is not None and again:
         try:
@@ -227,6 +227,19 @@ def observe(
         except BaseException as problem:
             outcome.again = f"raises {type(problem).__name__}"
     return outcome
+
+
+def _with_a_text(problem: BaseException, invoke: Callable[..., Any]) -> BaseException:
+    """The error, or one of its name if it does not say its text."""
+    try:
+        invoke(str, problem)
+    except KeyboardInterrupt:
+        raise
+    except (RanAway, OutOfMemory) as limit:
+        return limit
+    except BaseException:
+        return type(type(problem).__name__, (Exception,), {})("its text cannot be read")
+    return problem
 
 
 def leaf_names(case: Case, exercise: Exercise) -> list[str]:
