@@ -40,9 +40,19 @@ def test_what_an_answer_raises_is_said(name, capsys, monkeypatch, tmp_path):
     assert f"It raises {name.replace('Odd', 'KeyboardInterrupt')}" in checked(body, capsys, monkeypatch, tmp_path)
 
 
+MODE = "type('M', (torch.overrides.TorchFunctionMode,), {'__torch_function__': lambda *a: 1 / 0})().__enter__()"
+LEFT = [
+    "import sys; sys.stdout.close()",
+    MODE,
+    "torch.set_default_device('meta')",
+    f"torch.set_default_device('meta'); {MODE}",
+]
+
+
 @pytest.mark.skipif(not SEPARATE, reason="no copy of the process can be made here")
-def test_what_is_to_be_compiled_is_judged_as_it_is_written(capsys, monkeypatch, tmp_path):
-    body = "return torch.compile(lambda: (keys @ query).softmax(0) @ values)()"
+@pytest.mark.parametrize("left", ["", *LEFT])
+def test_a_right_answer_may_be_compiled_and_leave_things_behind(left, capsys, monkeypatch, tmp_path):
+    body = f"right = torch.compile(lambda: (keys @ query).softmax(0) @ values)(); {left}\n    return right"
     assert "Right: soft_lookup" in checked(body, capsys, monkeypatch, tmp_path)
 
 

@@ -310,6 +310,9 @@ class Beginning(io.StringIO):
         super().write(text[: max(0, PRINTED - self.tell())])
         return len(text)
 
+    def close(self) -> None:
+        """Stay open: an answer may close what it prints to."""
+
 
 @contextlib.contextmanager
 def quiet(output: io.StringIO | None, seed: int) -> Iterator[None]:
