@@ -37,7 +37,7 @@ def checked(body, capsys, monkeypatch, tmp_path):
 def test_what_an_answer_raises_is_said(name, capsys, monkeypatch, tmp_path):
     odd = "type('Odd', (KeyboardInterrupt,), {'__str__': lambda self: 1 / 0})"
     body = "input('?')" if name == "EOFError" else f"raise {odd if name == 'Odd' else name}"
-    assert f"It raises {name.replace('Odd', 'KeyboardInterrupt')}" in checked(body, capsys, monkeypatch, tmp_path)
+    assert f"It raises {name}" in checked(body, capsys, monkeypatch, tmp_path)
 
 
 MODE = "type('M', (torch.overrides.TorchFunctionMode,), {'__torch_function__': lambda *a: 1 / 0})().__enter__()"

@@ -69,7 +69,7 @@ def test_any_error_is_an_answer_that_raises():
 
     finding = diagnose(SPEC, causal_mask)
     assert finding.verdict == WRONG
-    assert isinstance(finding.failure.outcome.error, Odd)
+    assert type(finding.failure.outcome.error).__name__ == "Odd"
 
 
 def test_what_is_printed_without_end_takes_no_memory():
