@@ -141,7 +141,7 @@ class Guard:
             if self._fired is None:
                 if isinstance(problem, _Stop | KeyboardInterrupt) and not expendable:
                     raise
-                named = type(type(problem).__name__, (Exception,), {})(*BaseException.args.__get__(problem))
+                named = type(type(problem).__name__, (Exception,), {})(*vars(BaseException)["args"].__get__(problem))
                 raise named.with_traceback(problem.__traceback__) from None
         while True:  # a second interrupt may still be on its way; it must not leave this function
             try:
