@@ -5,6 +5,7 @@ import hashlib
 import json
 import os
 import random
+import re
 import shutil
 import tempfile
 import time
@@ -47,7 +48,7 @@ def open_atomic(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
     """
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    _sweep(path.parent, f".{path.name}.*.tmp")
+    sweep(path.parent, re.escape(f".{path.name}."))
     handle, temporary = _own(lambda: tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp"))
     try:
         with os.fdopen(handle, "wb") as stream:
@@ -73,7 +74,7 @@ def temporary_folder(prefix: str) -> Iterator[Path]:
     say, may share the place.
     """
     there = Path(tempfile.gettempdir())
-    _sweep(there, f"{prefix}*")
+    sweep(there, re.escape(prefix), "")
     handle, name = _own(lambda: _new_folder(there, prefix, ""))
     with _closing(handle):
         try:
@@ -94,7 +95,7 @@ def replace_together(folder: str | os.PathLike[str], obsolete: Collection[str] =
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     finish_replacing(folder)
-    _sweep(folder, ".*.tmp")
+    sweep(folder)
     handle, name = _own(lambda: _new_folder(folder))
     staged = Path(name)
     try:
@@ -182,14 +183,14 @@ def _writing(folder: Path) -> bytes | None:
 # folder, and some file systems lock nothing: there litter goes after a day, and two writers of one folder may collide.
 
 
-def _hold(handle: int, wait: bool = True) -> bool:
-    """Lock an open file or folder; whether it is locked now."""
+def _hold(handle: int, wait: bool = True) -> bool | None:
+    """Lock an open file or folder; whether it is locked now, or None where nothing can be locked."""
     if fcntl is None:
-        return False
+        return None
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
-    except OSError:
-        return False
+    except OSError as error:
+        return False if isinstance(error, BlockingIOError) else None
     return True
 
 
@@ -203,7 +204,7 @@ def _own(make: Callable[[], tuple[int, str]]) -> tuple[int, str]:
         os.close(handle)
 
 
-def _new_folder(folder: Path, prefix: str = ".", suffix: str = ".tmp") -> tuple[int, str]:
+def _new_folder(folder: Path, prefix: str = ".files.", suffix: str = ".tmp") -> tuple[int, str]:
     while True:
         path = tempfile.mkdtemp(dir=folder, prefix=prefix, suffix=suffix)
         with contextlib.suppress(FileNotFoundError):  # another process took it for litter at once
@@ -231,21 +232,18 @@ def _held(folder: Path) -> Iterator[None]:
         yield
 
 
-def _sweep(folder: Path, pattern: str) -> None:
-    """Remove the temporary files and folders of killed writers."""
-    for path in folder.glob(pattern):
+def sweep(folder: Path, prefix: str = r"\..+\.", suffix: str = r"\.tmp") -> None:
+    """Remove what killed writers left: named as `tempfile` does it, between these patterns, and held by nobody."""
+    named = re.compile(f"{prefix}[a-z0-9_]{{8}}{suffix}", re.DOTALL)
+    for path in filter(lambda path: named.fullmatch(path.name), folder.glob("*")):
         with contextlib.suppress(OSError):  # gone meanwhile, or of another user
+            if path.is_symlink() or not (path.is_dir() or path.is_file()):
+                continue  # a link, a pipe or a device is none of theirs
             handle, _ = _open_folder(str(path))
             with _closing(handle):
-                if _hold(handle, wait=False) or time.time() - path.stat().st_mtime > _OLD:
-                    _remove(path)
-
-
-def _remove(path: Path) -> None:
-    if path.is_dir():
-        shutil.rmtree(path, ignore_errors=True)
-    else:
-        path.unlink(missing_ok=True)
+                held = _hold(handle, wait=False)
+                if held or (held is None and time.time() - path.stat().st_mtime > _OLD):
+                    shutil.rmtree(path, ignore_errors=True) if path.is_dir() else path.unlink()
 
 
 def _obsolete(path: Path) -> list[str]:

@@ -275,6 +275,39 @@ def test_the_next_writer_removes_what_a_killed_one_left_and_nothing_of_one_at_wo
     assert litter(tmp_path) == []
 
 
+def test_what_is_swept_is_litter_alone(tmp_path, monkeypatch):
+    """Names that a writer's litter has, of things that are none; and a writer at work for more than a day."""
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere" / "file").write_text("kept")
+    own = [
+        ".file.tmp",
+        ".settings.tmp",
+        ".file.backup.tmp",
+        ".file.new-copy.tmp",
+        ".file.ABCDEFGH.tmp",
+        "a.abcdefgh.tmp",
+    ]
+    for name in own:
+        (tmp_path / name).write_text("kept")
+    (tmp_path / ".file.linkfile.tmp").symlink_to(tmp_path / "elsewhere" / "file")
+    (tmp_path / ".file.linkfold.tmp").symlink_to(tmp_path / "elsewhere")
+    os.mkfifo(tmp_path / ".file.pipepipe.tmp")
+    kept = sorted(path.name for path in tmp_path.rglob("*"))
+    with replace_together(tmp_path) as staged, open_atomic(tmp_path / "file") as slow:
+        for path in (staged, *tmp_path.glob(".file.*.tmp")):
+            os.utime(path, (0, 0), follow_symlinks=False)
+        for left in (".file.abcdefgh.tmp", ".[x].abcdefgh.tmp"):
+            (tmp_path / left).write_text("half")
+        (tmp_path / ".files.abcdefgh.tmp").mkdir()
+        write_atomic(tmp_path / "[x]", "new")  # no pattern
+        assert not (tmp_path / ".[x].abcdefgh.tmp").exists()
+        with replace_together(tmp_path):
+            pass
+        slow.write(b"slow")
+        (staged / "together").write_text("slow")
+    assert sorted(path.name for path in tmp_path.rglob("*")) == sorted([*kept, "[x]", "file", "together", SUMS])
+
+
 TOGETHER = """
 import sys
 from course_lib.files import replace_together

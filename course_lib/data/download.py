@@ -4,6 +4,7 @@ Files lie in the folder that the environment variable COURSE_DATA names, else in
 with the right checksum is used without touching the network, so a folder can be carried to a machine that has none.
 """
 
+import contextlib
 import errno
 import os
 from pathlib import Path
@@ -44,6 +45,7 @@ def fetch(name: str, *, timeout: float = 30.0, attempts: int = 3) -> Path:
     if path.is_file() and pooch.file_hash(str(path), alg="sha256") == file.sha256:
         return path
     print(f"Downloading {name} ({file.size / 1e6:.1f} MB) from {urlsplit(file.url).hostname}.", flush=True)
+    new = not path.parent.exists()
     pooch.get_logger().setLevel("WARNING")  # its line on stderr would stand in a notebook as a warning
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -64,6 +66,10 @@ def fetch(name: str, *, timeout: float = 30.0, attempts: int = 3) -> Path:
         ) from error
     except OSError as error:
         raise DownloadError(f"{name}: {_disk_trouble(error, path)}") from error
+    finally:
+        if new:
+            with contextlib.suppress(OSError):  # it holds the file, or another process's
+                path.parent.rmdir()
     return path
 
 

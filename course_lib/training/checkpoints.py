@@ -20,7 +20,7 @@ from safetensors import SafetensorError
 from torch import Tensor, nn
 
 from course_lib.checks import Count, Within, checked
-from course_lib.files import write_atomic
+from course_lib.files import sweep, write_atomic
 from course_lib.reading import Unreadable, read_json
 from course_lib.training.distributed import Processes
 from course_lib.training.state import RandomState, load_model, load_optimizers, model_tensors, optimizer_tensors
@@ -258,6 +258,7 @@ def _checksum(document: dict[str, Any]) -> str:
 
 def _remove_temporary(folder: Path) -> None:
     """Remove what a killed process left half-written, and tensors that never got their JSON."""
-    for path in [*folder.glob(".step-*.tmp"), *folder.glob("step-*.safetensors")]:
-        if path.suffix == ".tmp" or not path.with_suffix(".json").exists():
+    sweep(folder)
+    for path in folder.glob("step-*.safetensors"):
+        if not path.with_suffix(".json").exists():
             path.unlink(missing_ok=True)

@@ -12,9 +12,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from course_lib.reading import Unreadable, read_text
+from course_lib.reading import read_text
 from coursework.classroom.judging import PASS
-from coursework.desk.store import DeskError, reason
+from coursework.desk.store import DeskError
 
 Row = dict[str, str]
 
@@ -27,10 +27,7 @@ _PERSON = re.compile(
 
 def read_roster(path: Path) -> list[Row]:
     """Read the gradebook that Canvas or Moodle exports; DeskError if it is no CSV file with a header."""
-    try:
-        text = read_text(path)
-    except (OSError, Unreadable) as problem:
-        raise DeskError(f"--roster {path} cannot be read: {reason(problem)}.") from None
+    text = read_text(path)
     first = text.partition("\n")[0]
     try:
         rows = list(csv.DictReader(io.StringIO(text), delimiter=";" if first.count(";") > first.count(",") else ","))

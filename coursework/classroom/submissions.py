@@ -56,26 +56,23 @@ def learners(folder: Path) -> list[Learner]:
         raise DeskError(f"FOLDER must be a folder that holds one folder or notebook for each learner, got {folder}.")
     found: dict[tuple[str, str], Learner] = {}
     real = Path(os.path.realpath(folder))
-    try:
-        if _is_one(folder):
-            one = found.setdefault((folder.resolve().name, ""), Learner(folder.resolve().name))
-            _take(one, real, _notebooks(folder))
-            return [one]
-        for path in sorted(folder.iterdir()):
-            if path.name.startswith((".", "_")) or not (path.is_dir() or path.suffix in (".ipynb", ".zip")):
-                continue
-            match = _MOODLE.match(path.name) or (_CANVAS.match(path.name) if path.is_file() else None)
-            name, number = (match["name"], match["id"]) if match else (path.stem if path.is_file() else path.name, "")
-            one = found.setdefault((name, number), Learner(name, number))
-            is_folder = path.is_dir() and not path.is_symlink()  # a link to one is somebody else's
-            if path.suffix == ".zip":
-                one.problems.append(f"{path.name} is not unpacked")
-            else:
-                _take(one, real / path.name, _notebooks(path) if is_folder else [path])
-            if is_folder:
-                one.problems += [f"{zipped.name} is not unpacked" for zipped in sorted(path.rglob("*.zip"))]
-    except OSError as problem:
-        raise DeskError(f"{problem.filename or folder} cannot be read: {reason(problem)}.") from None
+    if _is_one(folder):
+        one = found.setdefault((folder.resolve().name, ""), Learner(folder.resolve().name))
+        _take(one, real, _notebooks(folder))
+        return [one]
+    for path in sorted(folder.iterdir()):
+        if path.name.startswith((".", "_")) or not (path.is_dir() or path.suffix in (".ipynb", ".zip")):
+            continue
+        match = _MOODLE.match(path.name) or (_CANVAS.match(path.name) if path.is_file() else None)
+        name, number = (match["name"], match["id"]) if match else (path.stem if path.is_file() else path.name, "")
+        one = found.setdefault((name, number), Learner(name, number))
+        is_folder = path.is_dir() and not path.is_symlink()  # a link to one is somebody else's
+        if path.suffix == ".zip":
+            one.problems.append(f"{path.name} is not unpacked")
+        else:
+            _take(one, real / path.name, _notebooks(path) if is_folder else [path])
+        if is_folder:
+            one.problems += [f"{zipped.name} is not unpacked" for zipped in sorted(path.rglob("*.zip"))]
     if not found:
         raise DeskError(f"no learner in {folder}: expected one folder or one notebook for each.")
     return sorted(found.values(), key=lambda one: (one.name.casefold(), one.identifier))

@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from course_lib.reading import Unreadable, check_shape, read_json
+from course_lib.reading import check_shape, read_json
 from coursework.classroom.judging import BROKEN, FAIL, PASS, SCHEMA
 from coursework.desk.finding import course_notebooks
 from coursework.desk.notebooks import DamagedNotebook, exercise_of, read_notebook
-from coursework.desk.store import DeskError, reason
+from coursework.desk.store import DeskError
 
 # What is summed up of a report; the rest of it is for other programs.
 REPORT = {
@@ -56,16 +56,11 @@ class Summary(NamedTuple):
 def load(path: Path) -> dict[str, Any]:
     """Read a report that `course verify` wrote. Raises DeskError if it is none."""
     what = "the report.json of `course verify`"
-    try:
-        report = read_json(path, expected=what)
-        version = report.get("schema")
-        if version != SCHEMA:
-            raise DeskError(f"{path} is no report: expected the schema {SCHEMA!r} of `course verify`, got {version!r}.")
-        check_shape(report, path, REPORT, what)
-    except OSError as problem:
-        raise DeskError(f"SOURCE: {path} cannot be read: {reason(problem)}.") from None
-    except Unreadable as problem:
-        raise DeskError(f"{problem}.") from None
+    report = read_json(path, expected=what)
+    version = report.get("schema")
+    if version != SCHEMA:
+        raise DeskError(f"{path} is no report: expected the schema {SCHEMA!r} of `course verify`, got {version!r}.")
+    check_shape(report, path, REPORT, what)
     return report
 
 

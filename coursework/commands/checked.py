@@ -4,8 +4,9 @@ A number's range stands in its declaration, as in those of settings: `Annotated[
 """
 
 import contextlib
-from collections.abc import Iterator, Mapping
-from types import MappingProxyType
+import os
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
 import typer
@@ -18,12 +19,14 @@ from course_lib.reading import one_line
 __all__ = ["CheckedCommand", "Plainly", "plainly", "ranges", "refuse_empty"]
 
 LONGEST = 2000  # characters of a message
-NOTHING: Mapping[str, str] = MappingProxyType({})
 TEXTS = ("prompt", "texts")  # what may be empty; every other value is a name or a number
 
 
 class CheckedCommand(TyperCommand):
-    """A command that refuses empty names, and numbers outside their ranges, in one line with exit code 2."""
+    """A command that refuses empty names, numbers outside their ranges, and files that cannot be had.
+
+    Each in one line that names the option, with exit code 2.
+    """
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Refuse empty names, which a path would take for the working directory."""
@@ -31,7 +34,7 @@ class CheckedCommand(TyperCommand):
         return super().parse_args(ctx, args)
 
     def invoke(self, ctx: Any) -> Any:
-        """Check the numbers, then run."""
+        """Check the numbers, then run; an error of the system names the option that led there."""
         declared = ranges(self.callback)
         for parameter in self.params:
             value = ctx.params.get(parameter.name)
@@ -40,31 +43,37 @@ class CheckedCommand(TyperCommand):
                     check_setting(shown_name(parameter), value, declared[parameter.name])
                 except (ValueError, TypeError) as error:
                     _refuse(error)
-        return super().invoke(ctx)
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError:  # nobody reads on, as with `| head`
+            raise
+        except OSError as error:
+            path = os.path.abspath(os.fsdecode(error.filename or os.sep))
+            for parameter in self.params:
+                value = ctx.params.get(parameter.name)
+                if isinstance(value, str | Path) and f"{path}/".startswith(f"{os.path.abspath(value)}/"):
+                    _refuse(f"{shown_name(parameter)}: {one_line(error.filename, 200)}: {error.strerror}")
+            raise
 
 
 class Plainly(CheckedCommand):
     """One that also turns errors which say what is wrong with the input into one line and exit code 2."""
 
     def invoke(self, ctx: Any) -> Any:
-        """Run; an error of the system names the option that led there."""
-        given = {shown_name(one): str(value) for one in self.params if (value := ctx.params.get(one.name))}
-        with plainly(given):
+        """Run."""
+        with plainly():
             return super().invoke(ctx)
 
 
 @contextlib.contextmanager
-def plainly(given: Mapping[str, str] = NOTHING) -> Iterator[None]:
-    """Turn errors that say what is wrong with the input into one line and exit code 2.
-
-    A file that the system refuses is named after the parameter, of those `given`, that led to it.
-    """
+def plainly() -> Iterator[None]:
+    """Turn errors that say what is wrong with the input into one line and exit code 2."""
     try:
         yield
+    except BrokenPipeError:
+        raise
     except OSError as error:
-        path = str(error.filename or "")
-        led = [name for name, value in given.items() if f"{path}/".startswith(f"{value}/")]
-        _refuse(": ".join([*led[:1], one_line(path, 200), str(error.strerror)]) if path else error)
+        _refuse(f"{one_line(error.filename, 200)}: {error.strerror}" if error.filename else error)
     except (ValueError, DownloadError, FloatingPointError) as error:
         _refuse(error)
     except TypeError as error:

@@ -22,6 +22,7 @@ from coursework.commands.terminal import for_the_terminal
 
 __all__ = ["train_job"]
 
+_COSTS = ("seconds_until_trained", "seconds", "cpu_seconds", "tokens_per_second", "peak_memory_mb")
 WORSE = 1.02  # a last held-out loss so many times the lowest is spoken of
 
 # What a resumed run must have as it began, by table of the recipe; all settings of the table where none is named.
@@ -140,6 +141,9 @@ def train_job(task: Task, folder: RunFolder, *, device: str | None, resume: bool
         "processes": processes.world,
         "threads": torch.get_num_threads(),
     }
+    if not run.new_tokens and folder.results.exists():  # it was finished: what training cost is as it was
+        before = read_json(folder.results, advice="delete it")
+        results |= {name: before[name] for name in _COSTS if name in before}
     write_atomic(folder.results, json.dumps(results, indent=1, ensure_ascii=False))
     return results
 

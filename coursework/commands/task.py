@@ -248,6 +248,10 @@ class Windows(Task):
             self._sources = [torch.tensor(self.tokenizer.encode(text)) for text in self._parts]
         self.train = data.TokenWindows(self._sources[0], **self._sizes, seed=self.seed)
         self.validation = data.TokenWindows(self._sources[1], **self._sizes, shuffle=False)
+        if (most := max(int(part.tokens.max()) for part in (self.train, self.validation))) >= (
+            size := self.tokenizer.vocab_size
+        ):
+            raise ValueError(f"data: expected ids below {size}, the size of the tokenizer, got {most}")
 
     @property
     def _sizes(self) -> dict[str, Any]:

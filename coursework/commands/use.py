@@ -71,6 +71,7 @@ def generate(
     network, tokenizer = engines.open_model(name, device, int8=int8, bf16=bf16, rows=1)
     where = next(network.parameters()).device
     prompt = prompt or standard_input().rstrip("\n")
+    _refuse_long([prompt])
     ids = tokenizer.encode(prompt) or [tokenizer.bos_id]
     plain = not (int8 or bf16 or compile)
     tokens: Any = engines.written_by(

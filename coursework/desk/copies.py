@@ -1,10 +1,10 @@
 """The learner's copies: making them, the editions that they came from, their backups."""
 
-import re
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
 
+from course_lib import files
 from coursework.desk.code import followed
 from coursework.desk.finding import course_notebooks, name_in, notebooks
 from coursework.desk.notebooks import (
@@ -20,8 +20,6 @@ from coursework.desk.notebooks import (
 )
 from coursework.desk.store import Desk, DeskError, content, reason
 from coursework.desk.tutor import keep_contract
-
-_LEFTOVER = re.compile(r"\..+\.[a-z0-9_]{8}\.tmp\Z")  # what write_atomic leaves when its process is killed
 
 
 @dataclass
@@ -196,9 +194,8 @@ def new_backup(desk: Desk, why: str) -> Path:
 
 
 def sweep(desk: Desk) -> None:
-    """Remove temporary files of killed processes; the lock must be held, so nobody is writing now."""
-    ours = [path for root in (desk.private, desk.answers) for path in root.rglob("*.tmp")]
-    shared = [path for folder in (desk.folder, desk.folder / "labs") for path in folder.glob("*.tmp")]
-    for path in (*ours, *shared):  # the learner's own folders are not looked into
-        if _LEFTOVER.match(path.name) and path.is_file():
-            path.unlink(missing_ok=True)
+    """Remove temporary files of killed processes; the learner's own folders are not looked into."""
+    ours = [path for root in (desk.private, desk.answers) for path in (root, *root.rglob("*"))]
+    for folder in (*ours, desk.folder, desk.folder / "labs"):
+        if folder.is_dir():
+            files.sweep(folder)

@@ -26,7 +26,7 @@ PROCESSES = 128
 """Threads and processes that an answer may have at once, in a namespace."""
 
 _NEW_MOUNTS, _NEW_IPC, _NEW_USER, _NEW_PROCESSES, _NEW_NET = 0x20000, 0x8000000, 0x10000000, 0x20000000, 0x40000000
-_READ_ONLY, _NO_SETUID, _NO_DEVICES, _RECURSIVE, _PRIVATE = 1, 2, 4, 0x4000, 0x40000
+_READ_ONLY, _NO_SETUID, _NO_DEVICES, _BIND, _RECURSIVE, _PRIVATE = 1, 2, 4, 0x1000, 0x4000, 0x40000
 _SYS_MOUNT_SETATTR, _HERE, _ALL_BELOW = 442, -100, 0x8000
 _NO_NEW_PRIVILEGES, _DUMPABLE = 38, 4
 
@@ -66,7 +66,7 @@ def usable(room: Path, hidden: Iterable[Path] = ()) -> bool:
 
 
 def enter(hidden: Iterable[Path]) -> None:
-    """Go on as the first process of a namespace, in which the file system is read-only and `hidden` folders are empty.
+    """Go on as the first process of a namespace, in which the file system is read-only and what is `hidden` is empty.
 
     The process that called this waits for it, and ends with its exit code; so nothing else may run in it yet, no
     thread either. Raises OSError if it is not permitted.
@@ -100,10 +100,12 @@ def make_room(room: Path, hidden: Iterable[Path]) -> None:
         _cover(folder)
 
 
-def _cover(folder: Path) -> None:
-    if folder.is_dir():
+def _cover(place: Path) -> None:
+    if place.is_dir():
         flags = _READ_ONLY | _NO_SETUID | _NO_DEVICES
-        _do("mount", b"tmpfs", os.fsencode(folder), b"tmpfs", flags, b"size=4k,mode=755")
+        _do("mount", b"tmpfs", os.fsencode(place), b"tmpfs", flags, b"size=4k,mode=755")
+    elif place.exists():
+        _do("mount", b"/dev/null", os.fsencode(place), None, _BIND, None)
 
 
 def give_up_rights() -> None:
@@ -121,7 +123,7 @@ def forbid_tracing(forbidden: bool = True) -> None:
 
 
 def secret_folders(needed: Iterable[Path], more: Iterable[Path] = ()) -> list[Path]:
-    """The folders in which people and programs keep what is their own, and `more`, without what is `needed`."""
+    """Where people and programs keep what is their own, and `more`: folders, and files beside what is `needed`."""
     keep = [*needed, Path(sys.prefix), Path(sys.base_prefix), *(ROOT / name for name in ("coursework", "course_lib"))]
     keep += [Path(entry) for entry in sys.path if entry and Path(entry) != ROOT]
     real = {Path(os.path.realpath(path)) for path in keep}
@@ -143,7 +145,7 @@ def secret_folders(needed: Iterable[Path], more: Iterable[Path] = ()) -> list[Pa
     todo = [Path(os.path.realpath(path)) for path in (*usual, *more)]
     while todo:
         path = todo.pop()
-        if any(path.is_relative_to(one) for one in (*real, *hidden)) or path.is_symlink() or not path.is_dir():
+        if any(path.is_relative_to(one) for one in (*real, *hidden)) or path.is_symlink() or not path.exists():
             continue
         if any(one.is_relative_to(path) for one in real):
             with contextlib.suppress(OSError):

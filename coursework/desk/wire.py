@@ -203,7 +203,7 @@ def _pack(value: Any, depth: int, count: Iterator[int]) -> Any:
 def _pack_tensor(tensor: Tensor) -> Any:
     name, size = str(tensor.dtype).removeprefix("torch."), tensor.numel() * tensor.element_size()
     if name not in DTYPES or tensor.layout != torch.strided:
-        return {"other": "Tensor"}
+        return {"other": kind_of(tensor).partition(" ")[2]}
     head = [name, list(tensor.shape), tensor.device.type]
     if tensor.device.type != "cpu" or size > TENSOR:
         return {"tensor": [*head, None]}

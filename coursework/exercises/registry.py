@@ -100,5 +100,5 @@ def all_exercises() -> list[Exercise | Question]:
 def unknown(exercise_id: str) -> str:
     """One line that says there is no such exercise and names the closest ids."""
     close = difflib.get_close_matches(exercise_id, places(), n=3, cutoff=0.6)
-    suggestion = f" Did you mean {' or '.join(close)}?" if close else " coursework.exercises.progress() lists them all."
+    suggestion = f" Did you mean {' or '.join(close)}?" if close else " `course status` counts them by chapter."
     return f"There is no exercise {exercise_id!r}.{suggestion}"

@@ -35,6 +35,7 @@ def test_in_a_sandbox_files_and_the_network_are_out_of_reach(tmp_path):
     looks = [
         f"os.listdir({str(tmp_path)!r})[0]",
         f"open({str(tmp_path / 'new')!r}, 'w')",
+        f"open({str(sandbox.ROOT / 'pyproject.toml')!r}).read()[0]",  # a file beside what is needed
         f"open({str(Path(sandbox.__file__))!r}, 'a')",
         "open('/dev/shm/new', 'w')",
         "os.listdir(os.path.join(os.path.dirname(coursework.__file__), 'exercises', 'bank'))[0]",

@@ -18,6 +18,7 @@ from simulated_class import CALL, RIGHT_MASK, WRONG_MASK, Case, code, draw, mask
 from thorough import rounds
 from typer.testing import CliRunner
 
+from course_lib.reading import Unreadable
 from coursework import classroom, cli
 from coursework.classroom import grades, page, remarks, submissions, summary
 from coursework.desk import judge, notebooks, pen
@@ -340,7 +341,7 @@ def test_options_that_exclude_each_other(tmp_path):
     write(tmp_path, [mask("", RIGHT_MASK, "pass")])
     with pytest.raises(DeskError, match="--exercise: expected one of the chapters 2, got causal_mask"):
         classroom.judge_class(tmp_path, chapters=["2"], exercises=["causal_mask"])
-    with pytest.raises(DeskError, match="expected a file, got a device"):
+    with pytest.raises(Unreadable, match="expected a file, got a device"):
         grades.read_roster(Path("/dev/zero"))
 
 

@@ -18,6 +18,7 @@ from proofs import run_cell
 from coursework.exercises import registry
 from coursework.exercises.engine.apart import can_fork
 from coursework.exercises.engine.diagnose import RIGHT, WRONG, Examiner, diagnose
+from coursework.exercises.engine.variants import probes
 from coursework.exercises.handle import ExerciseHandle, QuestionHandle
 from coursework.exercises.learner import Progress
 
@@ -68,7 +69,7 @@ def test_any_error_is_an_answer_that_raises():
 
     finding = diagnose(SPEC, causal_mask)
     assert finding.verdict == WRONG
-    assert isinstance(finding.failure.outcome.error, Odd)
+    assert type(finding.failure.outcome.error).__name__ == "Odd"
 
 
 def test_what_is_printed_without_end_takes_no_memory():
@@ -108,6 +109,7 @@ def test_the_settings_of_the_notebook_reach_no_verdict(setting):
         return right(query, keys, values).detach()
 
     own = Examiner(lookup)
+    probes.cache_clear()  # the inputs are drawn under these settings, too
     with setting():
         assert own.examine(right).verdict == RIGHT
         assert own.examine(cut).failure.difference.aspect == "gradient"

@@ -178,7 +178,7 @@ def test_only_the_last_stay(tmp_path):
         save_checkpoint(tmp_path, step, model, keep=2)
     assert [path.name for path in list_checkpoints(tmp_path)] == ["step-00000004.json", "step-00000005.json"]
     assert len(list(tmp_path.iterdir())) == 4
-    (tmp_path / ".step-00000006.safetensors.abc.tmp").write_bytes(b"half")  # what kill -9 leaves
+    (tmp_path / ".step-00000006.safetensors.abcdefgh.tmp").write_bytes(b"half")  # what kill -9 leaves
     (tmp_path / "step-00000006.safetensors").write_bytes(b"without its JSON")
     save_checkpoint(tmp_path, 7, model, keep=2)
     assert sorted(path.name for path in tmp_path.iterdir()) == [

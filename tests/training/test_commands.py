@@ -163,6 +163,12 @@ def test_ids_on_the_disk(tmp_path):
     sizes = ["--set=batches.length=16", "--set=batches.batch_size=4", "--steps=3", "--device=cpu", *SMALL]
     course("train", "lm", "--data", tmp_path, "--out", tmp_path / "out", *sizes)
     assert results(tmp_path / "out")["steps"] == 3
+    for split in ("train", "validation"):
+        ids = (tmp_path / f"{split}.npy").read_bytes()
+        write_tokens(tmp_path / f"{split}.npy", [[*[0] * 999, tokenizer.vocab_size]], vocab_size=9999)
+        said = course("train", "lm", "--data", tmp_path, "--out", tmp_path / split, *sizes, code=2)
+        assert said.startswith(f"course: data: expected ids below {tokenizer.vocab_size}, ")
+        (tmp_path / f"{split}.npy").write_bytes(ids)
 
 
 def test_settings_come_from_a_file_and_flags_win(tmp_path):
@@ -670,6 +676,8 @@ def test_the_speed_after_a_resume_is_that_of_the_resumed_run(tmp_path, monkeypat
     found = results(folder)
     assert found["seconds_until_trained"] == 10
     assert found["tokens_per_second"] == round(found["tokens"] / 9 / 10)  # one update of nine
+    lm(folder, "--steps=9", "--resume")  # nothing is left to do
+    assert {**results(folder), "command": ""} == {**found, "command": ""}
 
 
 def commands_of(group, words=()):
@@ -825,8 +833,14 @@ def test_processes_that_cannot_be_are_not_waited_for(tmp_path, monkeypatch, rank
     assert words in lm(tmp_path / "o", "--steps=1", code=2)
 
 
-def test_the_system_names_what_led_to_its_refusal(tmp_path):
-    (tmp_path / "file").write_text("")
+def test_the_system_names_what_led_to_its_refusal(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("file").write_text("")
+    (tmp_path / "class" / "anna").mkdir(parents=True)
+    Path("text.txt").write_text(TEXT)
+    for words in (["verify", "class"], ["sweep", "--data=text.txt", "--shapes=1x8", "--tokens=64"]):
+        [*_, said] = course(*words, "--out=file", code=2).splitlines()
+        assert said.startswith("course: --out: file"), said
     assert f"--out: {tmp_path / 'file'}: File exists" in lm(tmp_path / "file", "--steps=1", code=2)
     assert f"--config: {tmp_path}: Is a directory" in lm(tmp_path / "o", "--config", tmp_path, code=2)
     long = "x" * 5000

@@ -7,6 +7,7 @@ macOS, and Windows has none. There, and while a debugger follows, the code runs 
 
 from __future__ import annotations
 
+import builtins
 import contextlib
 import io
 import json
@@ -78,6 +79,7 @@ def apart(function: Callable[[Report], None]) -> Any:
         try:
             _keep(parent, writer)
             _read_plain_files_only()
+            _ask_and_compile_nothing()
             guard.expendable = True
             torch.set_num_threads(1)  # the threads of the original are not in the copy, and OpenMP would wait for them
             nowhere = io.StringIO()
@@ -150,6 +152,18 @@ def _read_plain_files_only() -> None:
         return [] if strange else read(filename, module_globals)
 
     linecache.updatecache = update
+
+
+def _ask_and_compile_nothing() -> None:
+    """Let `input` say that nobody can be asked, and run as it is written what is to be compiled: both would last."""
+
+    def ask(prompt: object = "") -> str:
+        raise EOFError("a check can ask nobody: it has no input to give")
+
+    builtins.input = ask
+    os.environ["TORCHDYNAMO_DISABLE"] = "1"  # for what is decorated from here on
+    if "torch._dynamo" in sys.modules:  # else nothing was yet, and this would load it
+        torch.compiler.set_stance("force_eager")
 
 
 def _let_go(kept: int) -> None:

@@ -119,7 +119,7 @@ class Guard:
     def call(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """Return function(*args, **kwargs); raise RanAway or OutOfMemory when a limit is passed.
 
-        Everything else that the function raises comes through, an interrupt by the learner included.
+        Everything else that it raises comes through, by its name where it is no Exception: an interrupt by the learner.
         """
         self._fired = None
         self._started = time.monotonic(), self._processor_time()
@@ -135,9 +135,14 @@ class Guard:
                 raise
             finally:
                 self._settle()
-        except (_Stop, KeyboardInterrupt):
+        except Exception:
+            raise
+        except BaseException as problem:  # an answer may leave by exit(), and nobody interrupts a copy of the process
             if self._fired is None:
-                raise
+                if isinstance(problem, _Stop | KeyboardInterrupt) and not expendable:
+                    raise
+                named = type(type(problem).__name__, (Exception,), {})(*vars(BaseException)["args"].__get__(problem))
+                raise named.with_traceback(problem.__traceback__) from None
         while True:  # a second interrupt may still be on its way; it must not leave this function
             try:
                 self._settle()

@@ -182,10 +182,8 @@ def observe(
     try:
         with quiet(printed if guard is not None else None, seed), _cost(exercise, args, kwargs, outcome):
             value = invoke(call, *args, **kwargs)
-    except KeyboardInterrupt:
-        raise  # the learner's own
-    except BaseException as problem:
-        outcome.error, outcome.printed = problem, printed.getvalue()
+    except Exception as problem:
+        outcome.error, outcome.printed = _with_a_text(problem, invoke), printed.getvalue()
         return outcome
     outcome.printed = printed.getvalue()
     fresh_args, fresh_kwargs, _ = arguments(case, exercise)
@@ -200,19 +198,15 @@ def observe(
         except (RanAway, OutOfMemory) as problem:
             outcome.error = problem
             return outcome
-        except KeyboardInterrupt:
-            raise
-        except BaseException:  # a function may have a backward of its own, and raise there what it likes
+        except Exception:  # a function may have a backward of its own, and raise there what it likes
             outcome.gradients = [None for _ in leaves]
     try:
         outcome.value = invoke(detached, value)
-    except KeyboardInterrupt:
-        raise
     except RecursionError:
         outcome.error = Unfit("It returns a container that holds itself, or is nested far too deeply.")
         return outcome
-    except BaseException as problem:
-        outcome.error = problem
+    except Exception as problem:
+        outcome.error = _with_a_text(problem, invoke)
         return outcome
     if guard is not None and again:
         try:
@@ -222,11 +216,20 @@ def observe(
                 outcome.again = "changes what it returned before"
             elif compare(outcome.value, detached(second), Rules()) is not None:
                 outcome.again = "returns something else"
-        except KeyboardInterrupt:
-            raise
-        except BaseException as problem:
+        except Exception as problem:
             outcome.again = f"raises {type(problem).__name__}"
     return outcome
+
+
+def _with_a_text(problem: BaseException, invoke: Callable[..., Any]) -> BaseException:
+    """The error, or one of its name if it does not say its text."""
+    try:
+        invoke(str, problem)
+    except (RanAway, OutOfMemory) as limit:
+        return limit
+    except Exception:
+        return type(type(problem).__name__, (Exception,), {})("its text cannot be read")
+    return problem
 
 
 def leaf_names(case: Case, exercise: Exercise) -> list[str]:
@@ -296,6 +299,9 @@ class Beginning(io.StringIO):
         """Take the text in as far as there is room."""
         super().write(text[: max(0, PRINTED - self.tell())])
         return len(text)
+
+    def close(self) -> None:
+        """Stay open: an answer may close what it prints to."""
 
 
 @contextlib.contextmanager

@@ -43,6 +43,7 @@ class Standard:
         return Rules(self.exercise.tolerance)
 
     @cached_property
+    @own_settings()
     def cases(self) -> list[Case]:
         """The cases, and after them the inputs that are tried before an answer is accepted."""
         return [*self.exercise.cases, *probes(self.exercise)]

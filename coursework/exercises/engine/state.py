@@ -50,31 +50,34 @@ def same_state() -> Iterator[None]:
     checks_nan = torch.is_anomaly_check_nan_enabled()
     deterministic = _deterministic()
     numpy_errors, depth = np.geterr(), sys.getrecursionlimit()
-    environment, folder = dict(os.environ), _folder()
+    environment, folder, modes = dict(os.environ), _folder(), torch._C._len_torch_function_stack()
     libraries = [dict(vars(library)) for library in _LIBRARIES]
     try:
         yield
     finally:
-        for library, before in zip(_LIBRARIES, libraries, strict=True):
-            _put_back(library, before)
-        torch.set_default_dtype(dtype)
-        if torch.get_default_device() != device:
-            # None is the CPU, too, without the mode that intercepts every call and that torch.compile cannot follow.
-            torch.set_default_device(None if device.type == "cpu" else device)
-        if torch.get_num_threads() != threads:
-            torch.set_num_threads(threads)
-        torch.set_grad_enabled(gradients)
-        torch.autograd.set_detect_anomaly(anomaly, checks_nan)
-        if _deterministic() != deterministic:  # setting it loads torch's compiler, which takes a second
-            torch.use_deterministic_algorithms(deterministic[0], warn_only=deterministic[1])
-        np.seterr(**numpy_errors)
-        sys.setrecursionlimit(depth)
-        if os.environ != environment:
-            os.environ.clear()
-            os.environ.update(environment)
-        if folder is not None and _folder() != folder:
-            with contextlib.suppress(OSError):
-                os.chdir(folder)
+        with torch._C.DisableTorchFunction():  # a mode that the answer left would see what is done here
+            for library, before in zip(_LIBRARIES, libraries, strict=True):
+                _put_back(library, before)
+            torch.set_default_dtype(dtype)
+            if torch.get_default_device() != device:
+                # None is the CPU, too, without the mode that intercepts every call, which torch.compile cannot follow.
+                torch.set_default_device(None if device.type == "cpu" else device)
+            if torch.get_num_threads() != threads:
+                torch.set_num_threads(threads)
+            torch.set_grad_enabled(gradients)
+            torch.autograd.set_detect_anomaly(anomaly, checks_nan)
+            if _deterministic() != deterministic:  # setting it loads torch's compiler, which takes a second
+                torch.use_deterministic_algorithms(deterministic[0], warn_only=deterministic[1])
+            np.seterr(**numpy_errors)
+            sys.setrecursionlimit(depth)
+            if os.environ != environment:
+                os.environ.clear()
+                os.environ.update(environment)
+            if folder is not None and _folder() != folder:
+                with contextlib.suppress(OSError):
+                    os.chdir(folder)
+            while torch._C._len_torch_function_stack() > modes:
+                torch._C._pop_torch_function_stack()
 
 
 def _deterministic() -> tuple[bool, bool]:
