@@ -16,7 +16,7 @@ def export(
         str, typer.Option("--to", help="transformers, gguf (llama.cpp), ctranslate2 or onnx.", show_default=False)
     ],
     out: Annotated[Path | None, typer.Option(help="The folder to write [MODEL/FORMAT].", show_default=False)] = None,
-    dtype: Annotated[str, typer.Option(help="float32, float16 or int8: of the weights.")] = "float32",
+    dtype: Annotated[str, typer.Option(help="float32, float16, bfloat16 or int8; each format has some.")] = "float32",
 ) -> None:
     """Write a trained model in the format of an engine that serves, which then writes the same tokens.
 

@@ -102,7 +102,7 @@ def train_job(task: Task, folder: RunFolder, *, device: str | None, resume: bool
             held_out = run.restore_best()
         elif held_out is not None and run.best is not None and held_out > WORSE * run.best[0] and processes.main:
             lowest = f"The held-out loss was lowest at step {run.best[1]}, {run.best[0]:.4f}"
-            shown.say(f"{lowest}: --set training.patience=2 keeps that model, and stops soon after it.")
+            shown.say(f"{lowest}. A new run with --set training.patience=2 keeps that model, and stops soon after.")
         tensors = model_tensors(run.model)
         if not processes.main:
             return {}

@@ -2,6 +2,7 @@
 
 import os
 import sys
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -133,10 +134,10 @@ def translate(
     network, tokenizer = open_model(model_name(model), device, int8=int8, bf16=bf16, rows=16)
     if not isinstance(network, Transformer):
         raise ValueError(f"{model}: expected an encoder-decoder, got a {type(network).__name__}")
-    lines = _texts(texts, columns, "source") if texts else standard_input().split("\n")
-    lines = lines if texts or lines[-1] else lines[:-1]
+    lines = _texts(texts or [], columns, "source")
     _refuse_long(lines)
-    for line in translate_texts(network, tokenizer, lines, beams=beams, max_new_tokens=max_new_tokens):
+    written = translate_texts(network, tokenizer, list(filter(None, lines)), beams=beams, max_new_tokens=max_new_tokens)
+    for line in _beside(lines, written):
         typer.echo(line)
 
 
@@ -153,6 +154,8 @@ def classify(
 
     Examples: course classify runs/classify "dreiundzwanzig" · course classify runs/mine new.csv --columns review
     """
+    import torch
+
     from course_lib.variants import EncoderModel
     from coursework.commands.engines import open_model
     from coursework.commands.measures import label_shares
@@ -164,9 +167,11 @@ def classify(
     labels = trained_recipe(model)["labels"]
     lines = _texts(texts or [], columns)
     _refuse_long(lines)
-    shares = label_shares(network, tokenizer, lines).max(dim=-1) if lines else ()
-    for line, share, label in zip(lines, *(part.tolist() for part in shares), strict=True):
-        typer.echo(f"{labels[label]}\t{share:.3f}\t{line}")
+    full = list(filter(None, lines))
+    shares, numbers = label_shares(network, tokenizer, full).max(dim=-1) if full else (torch.empty(0), torch.empty(0))
+    found = zip(numbers.tolist(), shares.tolist(), full, strict=True)
+    for line in _beside(lines, (f"{labels[number]}\t{share:.3f}\t{text}" for number, share, text in found)):
+        typer.echo(line)
 
 
 def evaluate(
@@ -204,6 +209,8 @@ def evaluate(
     tables = {table: was[table] for table in ("data", "tokenizer", "batches", "model", "training", "result")}
     if name not in (None, was["data"]["name"]):  # how much of the old data was taken does not matter
         tables["data"] = {key: value for key, value in was["data"].items() if key not in own.SPLITS}
+    if columns is None and name is not None and own.lacks_header(name, tables["data"].get("columns") or ()):
+        tables["data"]["columns"] = None
     task = kind(tables, {"data": given}, plain=True)
     task.known, task.tokenizer = was["labels"] or None, data.load_tokenizer(model)
     task.judging = name is not None
@@ -220,6 +227,13 @@ def evaluate(
         say_figures(task.measure(network))
 
 
+def _beside(texts: list[str], answers: Iterable[str]) -> Iterator[str]:
+    """Yield a line for each text: its answer, without line breaks; an empty one for an empty text."""
+    rest = iter(answers)
+    for text in texts:
+        yield " ".join(next(rest).splitlines()) if text else ""
+
+
 def _refuse_long(texts: list[str]) -> None:
     """Refuse a text that would take hours, before the others are read."""
     for number, text in enumerate(texts, 1):
@@ -232,7 +246,7 @@ def _texts(given: list[str], columns: str | None, wanted: str = "text") -> list[
     here = [one for one in given if own.is_own(one)]
     path = Path(given[0]) if here and len(given) == 1 else None
     if path is not None and path.suffix == ".tsv" and columns is None:  # whatever stands beside the first column
-        return [line.partition("\t")[0].strip() for line in read_text(path).split("\n") if line.strip()]
+        return _lines(read_text(path), "\t")
     if path is not None and path.suffix in own.KINDS:
         found = own.read_rows(path, (wanted,), columns and columns.split(","))
         for problem in found.bad:
@@ -243,12 +257,18 @@ def _texts(given: list[str], columns: str | None, wanted: str = "text") -> list[
     if path is not None and path.is_dir():
         raise ValueError(f"TEXTS: expected texts or a file, got the folder {path}")
     if path is not None:
-        return list(filter(None, map(str.strip, read_text(path).split("\n"))))
+        return _lines(read_text(path))
     if here:
         raise ValueError(f"TEXTS: expected texts, or one file alone, got {here[0]} among {len(given)}")
     if len(given) == 1 and given[0].endswith(own.KINDS) and " " not in given[0]:
         raise ValueError(f"TEXTS: there is no file {one_line(given[0])}")
-    return given or list(filter(None, map(str.strip, standard_input().split("\n"))))
+    return given or _lines(standard_input())
+
+
+def _lines(text: str, until: str = "\n") -> list[str]:
+    """The lines of a text, each until a sign; empty ones, too, but for what follows the last line break."""
+    lines = [line.partition(until)[0].strip() for line in text.split("\n")]
+    return lines if lines[-1] else lines[:-1]
 
 
 def standard_input() -> str:

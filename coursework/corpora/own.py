@@ -72,6 +72,15 @@ def is_own(name: str) -> bool:
     return os.path.exists(name)  # unlike Path.exists, of a name of any length
 
 
+def lacks_header(name: str, columns: Sequence[str]) -> bool:
+    """Whether a .tsv, or the one to train on of a folder, begins without the names of these columns."""
+    path = Path(name, "train.tsv") if os.path.isdir(name) else Path(name)
+    if path.suffix != ".tsv" or not path.is_file():
+        return False
+    with path.open(encoding="utf-8-sig", errors="surrogateescape") as lines:
+        return not set(columns) <= {one.strip() for one in lines.readline().split("\t")}
+
+
 def read_rows(path: str | Path, wanted: Sequence[str], columns: Sequence[str] | None = None) -> Rows:
     """Read what is wanted of each row, such as ("text", "label"), out of a file or a folder.
 
@@ -179,7 +188,8 @@ def _fields(path: Path, named: Sequence[str], *, headed: bool) -> Iterator[tuple
 
 def _other_columns(named: Sequence[str], where: str, there: Sequence[str]) -> ValueError:
     expected = f"columns: expected {' and '.join(named)} in {where}"
-    return ValueError(f"{expected}, got {', '.join(there)}; name yours by --columns")
+    bare = ", or none for a .tsv without a header" if where.endswith(".tsv") else ""
+    return ValueError(f"{expected}, got {', '.join(there)}; name yours by --columns{bare}")
 
 
 def _named(header: list[str], fields: Fields) -> Fields:

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coursework.corpora.own import SPLITS, read_rows, read_splits
+from coursework.corpora.own import SPLITS, lacks_header, read_rows, read_splits
 
 WANTED = ("text", "label")
 ROWS = [('say "a", or b', "x"), ("two\nlines; here", "y"), ("ñ\u2028é", "x")]
@@ -17,6 +17,15 @@ def as_csv(path, rows, header=WANTED, **options):
     with path.open("w", encoding="utf-8", newline="") as stream:
         csv.writer(stream, **options).writerows([header, *rows])
     return path
+
+
+def test_names_of_columns_are_for_files_that_have_a_header(tmp_path):
+    (tmp_path / "train.tsv").write_text("from\tto\na\tb\n")
+    (tmp_path / "bare.tsv").write_text("a\tb\n")
+    for name, lacking in (("", False), ("train.tsv", False), ("bare.tsv", True), ("none.tsv", False), ("x.csv", False)):
+        assert lacks_header(str(tmp_path / name), ["to", "from"]) == lacking
+    with pytest.raises(ValueError, match=r"or none for a \.tsv without a header"):
+        read_rows(tmp_path / "bare.tsv", WANTED, ["from", "to"])
 
 
 @pytest.mark.parametrize("delimiter", [",", ";"])

@@ -543,6 +543,11 @@ def test_one_file_of_ones_own(tmp_path):
     assert [line.split("\t")[2] for line in lines] == ["word 3, left", "word 4, right"]
     assert {line.split("\t")[0] for line in lines} <= {"odd", "even"}
     assert len(course("classify", folder, other, "--device=cpu").splitlines()) == 40
+    (tmp_path / "new.txt").write_text("word 3\n\nword 4\n\n")  # a line for each, or answers would stand beside others
+    lines = course("classify", folder, tmp_path / "new.txt", "--device=cpu").splitlines()
+    assert [line.split("\t")[-1] for line in lines] == ["word 3", "", "word 4", ""]
+    (tmp_path / "new.csv").write_text('text\n"one\ntwo"\n')
+    assert course("classify", folder, tmp_path / "new.csv", "--device=cpu").endswith("\tone two\n")
     long = "This film was fine. " * 20  # longer than any name of a file
     assert course("classify", folder, long, "--device=cpu").startswith(("odd\t", "even\t"))
     for texts, words in (
@@ -595,7 +600,7 @@ def test_a_held_out_loss_that_rises_again_is_spoken_of(tmp_path, monkeypatch):
     monkeypatch.setattr(jobs, "WORSE", 0.0)
     said = lm(tmp_path / "lm", "--steps=4", "--set=training.evaluate_every=2")
     assert re.search(
-        r"The held-out loss was lowest at step \d, \d\.\d+: --set training.patience=2 keeps that model", said
+        r"The held-out loss was lowest at step \d, \d\.\d+. A new run with --set training.patience=2 keeps that", said
     )
     assert "patience" not in lm(tmp_path / "other", "--steps=4", "--set=training.patience=2")
 
