@@ -243,7 +243,7 @@ def pairs_in_a_state() -> Drawing:
     picture = Drawing(
         280,
         alt="Two pairs of key and value are written into one state. Key 1, 0 with value 5 and key 0.6, 0.8 with "
-        "value 10 give the state 11, 8. Read with the query 1, 0, the first key, it gives 11 and not 5.",
+        "value 10 give the state 11, 8. Read with the query 1, 0, which is the first key, it gives 11 and not 5.",
         caption="Linear attention adds everything into one state of fixed size. Keys that overlap are read back mixed.",
     )
     for y, key, value, product in ((56, ("1", "0"), "5", ("5", "0")), (150, ("0.6", "0.8"), "10", ("6", "8"))):
@@ -259,7 +259,7 @@ def pairs_in_a_state() -> Drawing:
     picture.text((446, 66), "state", bold=True)
     picture.numbers((400, 84), (("11", "8"),), cell=(46, 34))
     picture.line([(446, 122), (446, 196)])
-    picture.text((458, 158), "read: query 1, 0", size=15, colour=palette.query, anchor="start")
+    picture.text((458, 158), "read: q = 1, 0", size=15, colour=palette.query, anchor="start")
     picture.text((446, 216), "1 · 11 + 0 · 8 = 11", bold=True)
     picture.text((446, 246), "stored was 5", size=16, colour=BAD)
     return picture
