@@ -2,8 +2,8 @@
 # # 7 Variants
 #
 # At the end of this chapter you read the `config.json` of a published model line by line, and a function of your own
-# builds the model that it describes. A handful of switches turn your GPT from [chapter 5](05_decoder.ipynb) into a
-# Llama. It loads a checkpoint in the published layout, and writes.
+# builds the model that it describes. With new layers, a new last norm and a new output map, your GPT from
+# [chapter 5](05_decoder.ipynb) becomes a Llama. It loads a checkpoint in the published layout, and writes.
 #
 # The chapter, exercises included, takes about {minutes} minutes. Plan two or three evenings; four good places to stop
 # are marked.
@@ -33,7 +33,6 @@ from course_lib.positions import RotaryEmbedding, apply_rotary
 from course_lib.testing import complaint, prove
 from course_lib.variants import BERT, PUBLISHED, T5, Llama, Qwen3, efficient
 from course_lib.variants import GPT as LibraryGPT
-from course_lib.variants.experts import load_balancing_loss
 from course_lib.variants.latent import use_latent_attention
 from coursework import exercises as ex
 from coursework.corpora import reference_text, tiny_shakespeare
@@ -60,30 +59,26 @@ RATES = "All rates: mean (least … greatest); a star marks the best rate"
 
 # %% [markdown] id="one-block"
 # ## 1 One block, three families
-#
-# Here is a layer of 2017 next to one of 2025.
 
 # %% id="block-drawn" tags=["hide-input"]
 # Drawing: the layer of 2017 and the layer of today
 drawings.two_layers().show()
 
 # %% [markdown] id="block-says"
-# The plan has not changed. What changed is inside the boxes, and where the norms stand. Six published models set these
-# switches as follows; section 2 explains the norms and SwiGLU.
+# Six published models set these switches as follows; section 2 explains the norms and SwiGLU.
 #
 # | | stacks | positions | norm | feed-forward | heads of keys, values |
 # |---|---|---|---|---|---|
 # | BERT, 2018 | encoder | learned | LayerNorm, after | GELU | as many as of queries |
 # | GPT-2, 2019 | decoder | learned | LayerNorm, before | GELU | as many |
-# | T5, 2019 | both | relative bias | RMS, before | ReLU | as many |
+# | T5, 2019 | both | bias by distance | RMS, before | ReLU | as many |
 # | ViT, 2020 | encoder | learned | LayerNorm, before | GELU | as many |
 # | Llama 3 8B, 2024 | decoder | rotary | RMS, before | SwiGLU | a quarter |
 # | Qwen3, 2025 | decoder | rotary | RMS, before, and on q and k | SwiGLU | a sixteenth to a half |
 #
 # ### 1.1 What a token may read
 #
-# The largest difference is the column *stacks*, and that is a difference of masks. In the drawing, the
-# grid *on source* is cross-attention: its rows are target tokens.
+# The largest difference is the column *stacks*, and that is a difference of masks.
 
 # %% id="families-drawn" tags=["hide-input"]
 # Drawing: the masks of the three families
@@ -93,8 +88,7 @@ drawings.three_families().show()
 # An **encoder** such as BERT lets every token read all others. A **decoder** such as GPT lets a token read itself and
 # what came before. An **encoder–decoder** such as T5 has one of each, and the decoder also reads the whole source.
 #
-# Which outputs move when we change one of seven tokens, the one at position 3, counted from 0? The
-# encoder–decoder has two inputs, so we change its source first, then its target.
+# Change the token at position 3, counted from 0. Which outputs move?
 
 # %% id="who-depends-measured" tags=["hide-input"]
 # Measure: change token 3 and list the outputs that move
@@ -145,15 +139,16 @@ prove("such a stack obeys the law of causality", not complaint(testing.assert_ca
 # |---|---|---|---|
 # | encoder | filling hidden words, seen from both sides | classes, tags, search | writing |
 # | decoder | the next word, at every position | writing, chat, code | the right-hand side of its input |
-# | encoder–decoder | writing what was cut out of a text | translation, speech | half of its layers read only the source |
+# | encoder–decoder | writing a target for a source | translation, speech | a source that grows: a longer one is read anew |
 #
-# Most models today are decoders: nearly every task can be phrased as text to continue.
+# Most models today are decoders: nearly every task can be phrased as text to continue. You cannot just lift a trained
+# GPT's mask: its weights were learned under it.
 #
 # <details><summary>Evidence: a decoder learns faster, five seeds, three rates, a control</summary>
 #
 # In a small experiment a decoder was ahead of a model that fills in hidden letters after 150 steps, with each of five
-# seeds. A decoder learns from every position, a masked model only from the hidden ones. The control is a decoder that
-# is asked at 15 positions in 100, drawn at random, as the masked model is. That explains only 20 to 28 % of the lead.
+# seeds.  The control is a decoder that is asked at 15 positions in 100, drawn at random, as the masked model is. That
+# explains only 20 to 28 % of the lead.
 #
 # </details>
 #
@@ -179,10 +174,9 @@ prove("fewer questions explain less than half of it, with every seed", explained
 # %% [markdown] id="vit"
 # ### 1.2 An image is a sentence of patches
 #
-# An encoder takes a row of vectors and does not ask where they come from. **ViT**, the vision Transformer, cuts an
-# image into squares, the *patches*, and one linear map turns the pixels of each into a vector. The `[CLS]` token of
-# [chapter 4](04_encoder.ipynb), from which the class is read, goes in front, and a learned position is added to each
-# vector. From there on it is a BERT with its norms in front.
+# **ViT**, the vision Transformer, cuts an image into squares, the *patches*, and one linear map turns the pixels of each
+# into a vector. The `[CLS]` token of [chapter 4](04_encoder.ipynb), from which the class is read, goes in front, and a
+# learned position is added to each vector. From there on it is a BERT with its norms in front.
 
 # %% id="patches-drawn" tags=["hide-input"]
 # Drawing: an image becomes a row of patches
@@ -195,9 +189,10 @@ drawings.patches_in_a_row().show()
 # %% exercise="patchify"
 
 # %% [markdown] id="vit-question"
-# What does a ViT *not* know? A convolution knows two things before it has seen an image: close pixels belong together,
-# and a cat is a cat wherever it sits. A ViT must learn from images which patches touch. The published ViT fell behind
-# convolutional networks when it was trained on a million images, and overtook them with three hundred million.
+# What does a ViT *not* know? A convolution slides one small window of weights over the image. So it knows two things
+# before it has seen any: close pixels belong together, and a cat is a cat wherever it sits. A ViT must learn both.
+# Trained on a million images, the published ViT fell behind convolutional networks; with three hundred million it
+# overtook them.
 
 # %% [markdown] id="vit-says"
 # ## 2 The layer of today
@@ -208,12 +203,11 @@ drawings.patches_in_a_row().show()
 #
 # In 2017 the norm stood *after* the sum: x ← LN(x + sublayer(x)). A gradient on its way back goes through all these
 # norms, and a deep stack needs a careful warm-up ([chapter 4](04_encoder.ipynb)). GPT-2 moved the norm in *front* of
-# each sublayer: x ← x + sublayer(LN(x)). Now the stream is a sum from end to end, and a gradient reaches the first
-# layer undisturbed. The price: the stream grows, so that later layers change it less, and needs one more norm at its
-# end.
+# each sublayer: x ← x + sublayer(LN(x)). Now a gradient can run along the stream to the first layer without passing
+# a norm. The price: the stream grows, so that later layers change it less, and needs one more norm at its end.
 #
-# Which half of LayerNorm does the work? It subtracts the mean and divides by the standard deviation. **RMSNorm**
-# leaves out the mean and divides by the root of the mean square:
+# LayerNorm subtracts the mean and divides by the standard deviation. Is the mean needed? Section 2.3 measures that.
+# **RMSNorm** only divides by the root of the mean square:
 #
 # $$\mathrm{RMSNorm}(x) = g \odot \frac{x}{\sqrt{\frac{1}{D}\sum_i x_i^2 + \epsilon}}$$
 #
@@ -239,14 +233,14 @@ class RMSNorm(nn.Module):
 print(RMSNorm(4)(torch.tensor([1.0, 2.0, 3.0, 6.0])).data)
 
 # %% [markdown] id="qk-norm"
-# What both have in common is what matters: however large the stream has grown, each sublayer reads numbers whose root
-# mean square is near one, before the trained factors. RMSNorm has half the parameters and less to compute.
+# With both, however large the stream has grown, each sublayer reads numbers whose root mean square is near one, before
+# the trained factors. RMSNorm has half the parameters and less to compute.
 #
-# The same idea helps inside the head. In long training runs of large models, the queries and keys of some heads grow
-# until their scores reach the hundreds. The softmax then puts all its weight on one key, and hardly any gradient comes
-# through. **QK-norm** puts an RMSNorm on each query and each key before they are turned. With E numbers in a head, each
-# then has the length √E, and the product of two is at most E. So a score, divided by √E, is at most √E: 11 for E = 128,
-# times the trained factors. Qwen3 and Gemma 3 pay two small norms in each layer for it.
+# In long training runs of large models, the queries and keys of some heads grow until their scores reach the hundreds.
+# The softmax then puts all its weight on one key, and hardly any gradient comes through. **QK-norm** puts an RMSNorm on
+# each query and each key before the rotary step. With E numbers in a head, each then has the length √E, so a score q ·
+# k / √E is at most √E: 11 for E = 128, times the trained factors. Qwen3 and Gemma 3 do so. The cost is two small norms
+# per layer.
 #
 # ### 2.2 A gate in the feed-forward
 #
@@ -259,8 +253,7 @@ print(RMSNorm(4)(torch.tensor([1.0, 2.0, 3.0, 6.0])).data)
 drawings.gate_in_numbers().show()
 
 # %% [markdown] id="gate-says"
-# In a product, one number can switch the other on or off; in a sum it cannot. Why this helps so reliably is not known:
-# the paper that introduced it gives no reason.
+# In a product, one number can switch the other on or off; in a sum it cannot. Why this helps so reliably is not known.
 #
 # With three matrices instead of two, the inner width shrinks to keep the number of parameters: 2 · D · 4D = 3 · D · F
 # gives F = 8/3 · D.
@@ -268,12 +261,10 @@ drawings.gate_in_numbers().show()
 # %% exercise="swiglu"
 
 
-# %% [markdown] id="gated-text"
-# A module with the three maps goes around your function.
-
-
 # %% id="gated"
 class Gated(nn.Module):
+    """Your function with its three maps"""
+
     def __init__(self, d_model, d_ff):
         super().__init__()
         self.gate = nn.Linear(d_model, d_ff, bias=False)
@@ -335,8 +326,8 @@ prove("so do half as many heads of keys and values", abs(losses[3].mean() - loss
 #
 # **Grouped heads**, which you wrote in [chapter 2](02_multi_head.ipynb), let several query heads share one head of keys
 # and values. Llama 3 8B has 32 layers, and 8 such heads for its 32 query heads. A token takes 2 · 32 · 8 · 128 numbers,
-# or 131,072 bytes, and the cache of 8,192 tokens shrinks from 4 GiB to 1. The queries stay different; they just have
-# fewer keys and values to read.
+# or 131,072 bytes, and the cache of 8,192 tokens shrinks from 4 GiB to 1. The queries stay different. What they give up:
+# four heads must find what they need under the same keys.
 #
 # **Latent attention** (DeepSeek-V2, 2024) goes another way. One trained linear map makes a short vector c of 512
 # numbers from each token, and only c is kept. Every head has two matrices of its own, of 128 by 512, and makes its key
@@ -357,13 +348,14 @@ drawings.cache_of_a_token().show()
 # **absorbed** into the query. The same works for the values: the short vectors are averaged first, and multiplied by U
 # once.
 #
-# The price is more arithmetic: a head now compares vectors of 512 numbers, and 64 for the position, where an ordinary
-# one has 128. But while a text is being written, the chip mostly waits for the cache.
+# Rotary positions do not fit in: they turn each key by another angle, so no single matrix can move to the query. For the
+# position, a token therefore keeps 64 more numbers.
 #
-# <details><summary>Why the position needs 64 numbers of its own</summary>
+# The price is more arithmetic: a head compares vectors of 576 numbers, not 128. In a long text that pays. At full
+# speed, an A100 reads what one token left in 32 ordinary heads in 11 nanoseconds, and 576 numbers in 0.8. The arithmetic
+# on these takes 0.2.
 #
-# Rotary positions break the trick. They turn the key at position s by a rotation R(s), and in q · R(s) W c this turn
-# stands between the query and W. It is a different one for each key, so no single matrix can move to the query's side.
+# <details><summary>How the 64 numbers for the position are used</summary>
 #
 # DeepSeek keeps content and position apart. The keys W c are not turned. For the position, the cache holds one more key
 # of 64 numbers for each token, turned, and shared by all heads; each head has a second query of 64 numbers for it. The
@@ -375,6 +367,10 @@ drawings.cache_of_a_token().show()
 # Check: the numbers above; with turned keys no vector does it; cached latent attention equals the full pass
 W, c, q = torch.tensor([[1.0, 0], [1, 1]]), torch.tensor([1.0, 2]), torch.tensor([2.0, 1])
 prove("by hand, both ways give 5", q @ (W @ c) == (W.T @ q) @ c == 5)
+read, latent_read = (1e9 * 2 * numbers / 1.5e12 for numbers in (32 * 2 * 128, 512 + 64))  # two bytes, 1.5 TB a second
+worked = 1e9 * 32 * 2 * (576 + 512) / 312e12  # scores over 576 numbers, a mixture of 512, 312 trillion a second
+times = [round(read), round(latent_read, 1), round(worked, 1)]
+prove("11 nanoseconds to read 32 heads, 0.8 to read the latent, 0.2 to compute", times == [11, 0.8, 0.2])
 torch.manual_seed(0)
 W, c = torch.randn(8, 12, dtype=torch.float64), torch.randn(30, 12, dtype=torch.float64)  # (E, C), (S, C)
 q = torch.randn(8, dtype=torch.float64)
@@ -412,34 +408,35 @@ prove("latent attention gives the same with keys made and with W absorbed", torc
 
 
 # %% [markdown] id="local-global"
-# Second-hand information is weaker, so models mix both kinds. Gemma 3 has five *local* layers with a window of 1,024
+# Second-hand information is weaker, so models mix both. Gemma 3 has five *local* layers with a window of 1,024
 # for each *global* layer that sees everything. Of a text of 131,072 tokens, the six keep 17 % of what six
 # global ones would.
 
 # %% id="local-global-drawn" tags=["hide-input"]
-# Drawing: five local layers for one global one, and what each keeps
+# Drawing: five local layers for one global one; check: your mask of window 3, passed twice, reaches 4 tokens back
 drawings.local_layers_for_one_global().show()
+window = sliding_window_mask(9, 9, 3).float()
+prove("through two layers with a window of 3, a token hears of 4 earlier ones", ((window @ window)[8] > 0).sum() == 5)
 
 # %% [markdown] id="sinks"
 # ## 4 Flash: the same numbers, faster
 #
-# The next idea changes nothing in the result. To see why it is faster, look at a chip.
+# To see why Flash is faster, look at a chip.
 
 # %% id="memory-drawn" tags=["hide-input"]
 # Drawing: the small and the large memory of a GPU
 drawings.levels_of_memory().show()
 
 # %% [markdown] id="flash-traffic"
-# A GPU computes on data in small memories on the chip. They are tiny: 20 MB on an A100. Everything else lies in the
-# large memory beside the chip, which is thirteen times slower. Now count what plain attention moves, for one head of
-# width 128 and a text of 8,192 tokens. The table of scores has 8,192² = 67 million numbers, 134 MB in two bytes each.
-# That is too much for the chip. So it is written to the large memory, read for the softmax, written again as weights,
-# and read for the product with the values: 537 MB in all. Queries, keys, values and outputs together are only 8 MB.
-# Moving 537 MB takes an A100 0.36 ms, and the arithmetic 0.11 ms. Most of the time the chip waits for a table that
-# nobody keeps.
+# A GPU computes on data in small memories on the chip, 20 MB on an A100. Everything else lies in the large memory,
+# which is thirteen times slower. Now count what plain attention moves, for one head of width 128 and a text of 8,192
+# tokens. The table of scores has 8,192² = 67 million numbers, 134 MB in two bytes each. That is too much for the chip.
+# So it is written to the large memory, read for the softmax, written again as weights, and read for the product with
+# the values: 537 MB in all. Queries, keys, values and outputs together are only 8 MB. Moving 537 MB takes an A100 0.36
+# ms, and the arithmetic 0.11 ms. Most of the time the chip waits for a table that nobody keeps.
 #
 # **FlashAttention** never writes the table. It takes a block of queries and goes through keys and values in tiles that
-# fit into the small memory, where scores, softmax and the product with the values are all done.
+# fit into the small memory, and does everything there.
 
 # %% id="tiles-drawn" tags=["hide-input"]
 # Drawing: a block of queries passes over tiles of keys
@@ -447,17 +444,17 @@ drawings.flash_tiles().show()
 
 # %% [markdown] id="running-softmax"
 # One thing seems to forbid it. A softmax divides by a sum over *all* keys, and for safety subtracts the largest score
-# of all. Neither is known while the tiles are coming in. So we keep a running maximum $m$, a running sum $l$ and a
-# running mixture $a$ of values, and correct all three when a larger score turns up. **By hand**, one query
-# with the scores 1, 2 in the first tile and 4 in the second, and values 10, 20 and 40:
+# of all. Neither is known while the tiles are coming in. So we keep a running maximum $m$, a running sum $\ell$ and a
+# running mixture $a$ of values, and correct all three when a larger score turns up. **By hand**, one query with the
+# scores 1, 2 in the first tile and 4 in the second, and values 10, 20 and 40:
 #
-# | after | m | l | a |
+# | after | m | ℓ | a |
 # |---|---|---|---|
 # | tile 1 | 2 | e⁻¹ + e⁰ = 1.368 | 0.368 · 10 + 1 · 20 = 23.68 |
 # | tile 2: new maximum | 4 | 1.368 · e⁻² = 0.185 | 23.68 · e⁻² = 3.20 |
 # | tile 2: its own part | 4 | 0.185 + 1 = 1.185 | 3.20 + 1 · 40 = 43.20 |
 #
-# The result is a / l = 36.46, as one softmax over the three scores gives it. What was measured against the old maximum
+# The result is a / ℓ = 36.46, as one softmax over the three scores gives it. What was measured against the old maximum
 # is multiplied by exp(old − new).
 
 # %% exercise="online_softmax"
@@ -483,9 +480,9 @@ tiles = online_softmax(iter((q[0, 0] @ k[0, 0].T / 4).split(16, dim=1)), iter(v[
 prove("your pass over five tiles is exact attention", torch.allclose(tiles, sdpa(q, k, v)[0, 0]))
 
 # %% [markdown] id="flash-says"
-# In training the backward pass needs the weights again. Flash does not keep them: it stores $m$ and $l$ for each query
-# and computes each tile a second time. The price: the time still grows with the square of the length, and each new kind
-# of chip needs a new *kernel*, a program of its own.
+# In training the backward pass needs the weights again. Flash does not keep them: it stores $m$ and $\ell$ for each
+# query and computes each tile a second time. What it doesn't fix: the time still grows with the square of the length.
+# And each new kind of chip needs a new *kernel*, a program of its own.
 #
 # **A good place to stop: you can explain Flash to a colleague.**
 #
@@ -493,10 +490,11 @@ prove("your pass over five tiles is exact attention", torch.allclose(tiles, sdpa
 #
 # Even a small cache grows with every token. Can a model remember a text in a memory that does *not* grow?
 #
-# Leave out the softmax, so that the weight of a key is just k · q. The output is Σ vᵢ (kᵢ · q). Now move the
-# brackets: it is (Σ vᵢ kᵢᵀ) q. A column times a row, vᵢ kᵢᵀ, is a matrix of E by E numbers, and the sum of them does
-# not depend on the query. So we can add to it token by token, throw keys and values away, and read with any later
-# query. This sum is the **state**, and it never grows: for E = 128 it has 16,384 numbers.
+# Leave out the softmax, so that the weight of a key is just k · q. The output is Σ vᵢ (kᵢ · q). Now move the brackets:
+# it is (Σ vᵢ kᵢᵀ) q. A column times a row, vᵢ kᵢᵀ, is a matrix of E by E numbers, and the sum of them does not depend
+# on the query. So we can add to it token by token, throw keys and values away, and read with any later query. This sum
+# is the **state**. For E = 128 it has 16,384 numbers in each head and layer. A cache adds 256 there for each token, so
+# after 64 tokens it is larger.
 
 # %% id="state-drawn" tags=["hide-input"]
 # Drawing: two pairs written into one state, and read out again; check: the numbers that follow
@@ -510,10 +508,10 @@ read = torch.stack([state @ second, state @ first])
 prove("by hand: the delta rule reads 10 and 9.2", torch.allclose(read, torch.tensor([10.0, 9.2])))
 
 # %% [markdown] id="state-by-hand"
-# **By hand**, with values of a single number, so that the state is a single row. Store 5 under the key (1, 0), and 10
-# under the key (0.6, 0.8). The state is 5 · (1, 0) + 10 · (0.6, 0.8) = (11, 8). Ask for the first: (1, 0) · (11, 8) =
-# **11**. It should be 5; the other 6 comes from the second pair, because its key points partly in the same direction. A
-# sharp softmax would suppress the second pair; a sum cannot.
+# **By hand**, with values of a single number, so that the matrix has one row. Store 5 under the key (1, 0), and 10
+# under the key (0.6, 0.8). The state is 5 · (1, 0) + 10 · (0.6, 0.8) = (11, 8). Read it with the query q = (1, 0),
+# which is the first key: (1, 0) · (11, 8) = **11**. It should be 5; the other 6 comes from the second pair, because its
+# key points partly in the same direction. A sharp softmax would suppress the second pair; a sum cannot.
 #
 # The **delta rule** repairs a part of that. Before it writes, it reads what the state already says under the new key,
 # and writes only the *difference*:
@@ -524,10 +522,10 @@ prove("by hand: the delta rule reads 10 and 9.2", torch.allclose(read, torch.ten
 # 0.8) is added. Now the second key, whose length is one, reads exactly 10. The first reads 9.2: still wrong, but less
 # so.
 #
-# So a fixed state loses *exact recall*: the phone number from page one. But its cost does not grow, so models mix
-# again. Qwen3-Next and Kimi Linear have three layers with a delta rule for each layer of full attention. Three
-# quarters of the cache is gone, and the fourth layer can look up the phone number. You write the rule in the lab on
-# [linear memory](labs/07_linear_memory.ipynb).
+# So a fixed state loses *exact recall*, such as of a phone number mentioned on page one. But its cost does not grow, so
+# models mix again. Qwen3-Next and Kimi Linear have three layers with a delta rule for each layer of full attention.
+# Three quarters of the cache is gone, and the fourth layer can look up the phone number. You write the rule in the lab
+# on [linear memory](labs/07_linear_memory.ipynb).
 
 # %% [markdown] id="hybrids"
 # ## 6 Experts: store much, use little
@@ -541,131 +539,47 @@ prove("by hand: the delta rule reads 10 and 9.2", torch.allclose(read, torch.ten
 drawings.router_and_experts().show()
 
 # %% [markdown] id="router-by-hand"
-# The router is one linear map, from a token to one score for each expert. **By hand**, with four experts and the
-# scores 2.0, −1.0, 1.0, 0.0: the two highest are those of expert 0 and expert 2. A softmax over these two, exp(2) =
-# 7.39 against exp(1) = 2.72, gives the weights 0.73 and 0.27. The others are not even computed. The output is the
-# **weighted sum**
+# The router is one linear map, from a token to one score for each expert. **By hand**, with four experts and the scores
+# 2.0, −1.0, 1.0, 0.0: the two highest are those of expert 0 and expert 2. A softmax over these two, exp(2) = 7.39
+# against exp(1) = 2.72, gives the weights 0.73 and 0.27. The output is the **weighted sum**
 #
 # $$y = 0.73 \cdot \mathrm{Expert}_0(x) + 0.27 \cdot \mathrm{Expert}_2(x).$$
 #
 # Why weights at all, once the choice is made? Picking has no gradient. The weights have one, and through them the
 # router learns to trust one chosen expert more than the other.
-#
-# <details><summary>What is different with one expert for each token (top-1)</summary>
-#
-# With `top_k` = 1 the softmax over the one score would always be 1, and its gradient zero. So **top-1** layers weight
-# by the softmax over *all* scores. The figure of section 6.1 does so.
-#
-# </details>
 
 # %% exercise="route_experts"
-
-# %% [markdown] id="experts-in-turn"
-# The layer takes its experts in turn. For each one it finds the `rows` of the tokens that chose it, and gives it only
-# `tokens[rows]`. What the expert returns is multiplied by the weights and added to the same rows of the output.
-
-# %% exercise="expert_layer"
-
 
 # %% [markdown] id="collapse"
 # ### 6.1 Why a router collapses
 #
 # At the start one expert is chosen a little more often, by chance. It gets more tokens, so it learns faster, so the
-# router sends it still more. In the end some experts are idle: memory that you paid for.
+# router sends it still more. In the lab on [experts](labs/07_experts.ipynb), where you write the whole layer, two to
+# five of eight experts end up idle: memory that you paid for.
 #
 # **A balance loss** makes busy experts expensive. Let $f_i$ be the share of all choices that expert i got in this
-# batch, and $p_i$ its mean probability, by a softmax over the scores of all experts. With $M$ experts, the
-# loss is
+# batch, and $p_i$ its mean probability, by a softmax over the scores of all experts. With $M$ experts, the loss is
 #
 # $$\mathcal{L}_{\text{balance}} = M \sum_i f_i \, p_i,$$
 #
 # and a small multiple of it is added to the real one. **By hand**, two experts. Evenly used: 2 · (0.5 · 0.5 + 0.5 ·
-# 0.5) = 1. All tokens to the first, with probability 0.9: 2 · (1 · 0.9 + 0 · 0.1) = 1.8. The gradient lowers the busy
-# expert's probability.
+# 0.5) = 1. All tokens to the first, with probability 0.9: 2 · (1 · 0.9 + 0 · 0.1) = 1.8. Only p has a gradient, as f is
+# a count. So f sets how hard p is pushed down: here with slope 2 · 1 for the busy expert, and 0 for the idle one.
 #
 # **A bias** (DeepSeek-V3, 2024) leaves the loss alone. Each expert has a number that is added to its score *for the
 # choice only*, not in the weights. After each step it goes up a little if the expert had too few tokens, and down if it
-# had too many. You write it in the lab on [experts](labs/07_experts.ipynb).
-
-
-# %% id="collapse-figure" tags=["hide-input", "not-compared:many-small-trainings"]
-# Figure: share of the busiest of eight experts while a small layer learns, three ways, five seeds each
-def new_bias(bias, load, step):
-    """bias, load: (n_experts,); load is the share of choices each expert got"""
-    return bias + step * torch.sign(1 / load.numel() - load)
-
-
-def busiest(way, seed, steps=150):
-    """Eight kinds of token with much in common; one of eight experts for each. Share of the busiest, and idle experts."""
-    torch.manual_seed(seed)
-    kinds = torch.randn(8, 16) + 0.7
-    maps = (torch.randn(16, 16) + 0.5 * torch.randn(8, 16, 16)) / 4  # what each kind has to become
-    router, experts = nn.Linear(16, 8, bias=False), nn.Parameter(0.1 * torch.randn(8, 16, 16))
-    optimizer, bias, curve = torch.optim.Adam([*router.parameters(), experts], lr=0.01), torch.zeros(8), []
-    for _ in range(steps):
-        kind = torch.randint(8, (256,))
-        x = kinds[kind] + 0.5 * torch.randn(256, 16)
-        chances = router(x).softmax(-1)  # (N, 8)
-        chosen = (chances.detach() + bias).argmax(-1)
-        load = torch.bincount(chosen, minlength=8) / 256
-        output = torch.einsum("nd,nde->ne", x, experts[chosen]) * chances.gather(1, chosen[:, None])
-        loss = (output - torch.einsum("nd,nde->ne", x, maps[kind])).square().mean()
-        if way == "balance loss":
-            loss = loss + 0.3 * load_balancing_loss(chances, chosen[:, None])
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        if way == "bias":
-            bias = new_bias(bias, load, 0.05)
-        curve.append(load.max().item())
-    return curve, int((load < 0.01).sum())
-
-
-runs = {way: [busiest(way, seed) for seed in range(5)] for way in ("nothing", "balance loss", "bias")}
-curves, idle = {way: [curve for curve, _ in found] for way, found in runs.items()}, [n for _, n in runs["nothing"]]
-panels = {way: {"": found} for way, found in curves.items()}
-axes = {"ylim": (0, 1.02), "xlabel": "step", "ylabel": "share of the busiest"}
-show(
-    common.panels(common.curves, range(150), panels, size=(7.4, 2.6), styles="-", names="", levels={"": 1 / 8}, **axes),
-    alt="Three panels: the share of tokens that the busiest of eight experts gets, over 150 steps, five seeds each. "
-    "Without help it rises, to between a third and nine tenths; with the balance loss or the bias it falls to about one eighth.",
-    caption="Eight experts, top-1, learn eight kinds of token that have much in common. Dashed: an even share, 1/8. "
-    f"Left alone, the layer ends with {min(idle)} to {max(idle)} experts that are idle: they get less than one token in 100.",
-)
-ends = {way: [np.mean(curve[-20:]) for curve in found] for way, found in curves.items()}
-remedied = max(ends["bias"] + ends["balance loss"])
-prove("both remedies make the busiest less busy, with each of five seeds", remedied < min(ends["nothing"]))
-
-# the record behind section 6.2
-found = claim("one_large_expert")
-shares = [found.range(arm, "largest load") for arm in ("two small experts of eight", "two small experts, not balanced")]
-prove("the balance loss makes the busiest expert less busy, with every seed", shares[0][1] < shares[1][0])
-low, high = (found.range(arm, "loss") for arm in ("dense", "two small experts of eight"))
-prove("dense and two small experts overlap", low[0] < high[1] and high[0] < low[1])
-low = found.range("two small experts, not balanced", "loss")
-prove("so do two small experts with and without the balance loss", low[0] < high[1] and high[0] < low[1])
+# had too many.
 
 # %% [markdown] id="total-active"
 # ### 6.2 Total and active
 #
-# Two numbers now describe a model: the parameters that are stored, and those that work for one token. DeepSeek-V3 has
-# 671 billion, of which 37 billion are active. The total decides how much memory you need, the active part how much
-# each token costs.
+# DeepSeek-V3 stores 671 billion parameters. Only 37 billion of them are *active*: they work for one token. The total
+# decides how much memory you need, the active part how much each token costs.
 
 # %% exercise="moe_active_parameters"
 
 # %% [markdown] id="experts-cost"
-# A small model may gain nothing from storing more: in our two-layer character models, one ordinary feed-forward did as
-# well as two small experts of eight, with as many active parameters.
-#
-# <details><summary>Evidence: five seeds, three rates</summary>
-#
-# The dense feed-forward has an inner width of 256 and ends at 2.47 nats. Two of eight experts of width 128 end at 2.50,
-# and at 2.48 without the balance loss. The ranges of five seeds overlap.
-#
-# </details>
-#
-# **A good place to stop.** The last two sections change a model, and build one.
+# **A good place to stop: you can tell total from active.**
 
 # %% [markdown] id="lora-idea"
 # ## 7 LoRA: change a model by a thin slice
@@ -677,6 +591,9 @@ prove("so do two small experts with and without the balance loss", low[0] < high
 # up to the D_out outputs. The map becomes
 #
 # $$W x + \frac{\alpha}{r} \, B A x.$$
+#
+# α sets the strength of the change. Dividing by r keeps it about the same when you choose another r. Why should so
+# little be enough? W already knows the language, and a new style is a small change of it.
 
 # %% id="thin-drawn" tags=["hide-input"]
 # Drawing: a frozen matrix, and a thin update beside it
@@ -684,15 +601,15 @@ drawings.thin_update().show()
 
 # %% [markdown] id="lora-count"
 # This is **LoRA**, low-rank adaptation. The number $r$ is the *rank* of the update, which has r · (D_in + D_out)
-# parameters: for a map of 4,096 by 4,096 and r = 16, 131,072 instead of 16.8 million. B starts at zero, so that at
-# first nothing changes. A starts at random, or no gradient would reach either of them.
+# parameters: 131,072 instead of 16.8 million in the drawing. B starts at zero, so that at first nothing changes. A
+# starts at random, or no gradient would reach either of them.
 
 # %% exercise="lora_linear"
 
 
 # %% [markdown] id="lora-into"
-# Now put it into your GPT of chapter 5, which was trained for 250 steps on technical prose and should now learn from
-# plays.
+# The folded cell makes `own`, your GPT of chapter 5 after 250 steps on technical prose, with `train` and `loss_on`. It
+# should now learn from `plays`. `set_submodule` replaces each `nn.Linear` by its LoRA.
 
 
 # %% id="own-gpt" tags=["hide-input", "tol:0.05"]
@@ -780,11 +697,12 @@ put_lora_into(tuned, rank=4, alpha=4)
 trained = sum(p.numel() for p in tuned.parameters() if p.requires_grad)
 print(f"trained: {trained:,} of {count(tuned):,} parameters")
 train(tuned, plays[:4000], 60, rate=1e-2)
-print(f"loss on plays: {loss_on(tuned, plays[270_000:], 100):.2f}")
+for name, data in {"plays": plays, "prose": prose}.items():
+    print(f"loss on {name}: {loss_on(tuned, data[270_000:], 100):.2f}")
 
 # %% [markdown] id="lora-says"
-# The loss on plays fell from 3.22 to 2.96; on prose it rose from 2.31 to 2.69. Would training all weights be better? A
-# recorded study tried both, at five rates. It starts from another small model, so its losses are not those above.
+# Before, they were 3.22 and 2.31: some prose is forgotten. Would training all weights be better? A recorded study of
+# another small model tried both, at five rates.
 
 # %% id="thin-figure" tags=["hide-input"]
 # Figure: held-out loss against the rate, all weights and LoRA in every map, little and much text; five seeds
@@ -819,8 +737,9 @@ full, thin = (np.array(found.values(f"{way}, much text", "held-out loss")) for w
 prove("on much text, all weights are ahead with each seed", (full < thin).all())
 
 # %% [markdown] id="lora-limits"
-# In this model the best **rate** for LoRA is ten to thirty times that of training all weights. The **limit**: on a page
-# of text it comes within 0.03 nats of training everything. On a hundred times more text it stays 0.1 nats behind.
+# LoRA's best **rate** is the highest that was tried, at least ten times the best for all weights. The **limit**: at
+# these rates it came within 0.03 nats of training everything on a page of text. On a hundred times more text it stayed
+# 0.1 nats behind, probably because so few numbers cannot hold so much that is new.
 #
 # <details><summary>Evidence: which maps, how high a rate; and QLoRA</summary>
 #
@@ -830,8 +749,7 @@ prove("on much text, all weights are ahead with each seed", (full < thin).all())
 #
 # </details>
 #
-# When training is over, the update can be added into W. Then the model costs exactly what it cost before, if the sum is
-# right:
+# After training, the update is added into W and costs nothing any more, if the sum is right:
 
 # %% exercise="lora_merge"
 
@@ -865,7 +783,7 @@ drawings.config_and_layer().show()
 # - **Heads**: 16 of queries, 8 of keys and values, each E = **`head_dim`** = 128 wide. But 16 · 128 = 2,048,
 #   and D is 1,024. The width of a head is free.
 # - **`intermediate_size`** is F, with `silu` a SwiGLU. **`rms_norm_eps`** is ε. **`rope_theta`** is the base of the
-#   rotary positions; with a larger base they turn more slowly, which suits long texts.
+#   rotary positions. A larger one suits long texts.
 # - **`attention_bias`**: the maps of the attention have none. **`tie_word_embeddings`**: the token table also produces
 #   the logits. **`sliding_window`** null: every layer is global.
 #
@@ -906,10 +824,9 @@ ex.predict("parameters_of_qwen3", "")
 # model = GPT(vocab_size, d_model, layers, dropout=0.0)
 # ```
 #
-# It takes any layers that are called as `layer(x, positions, mask, cache)`. Around them it has `model.embedding`, the
-# token table; `model.norm`, a LayerNorm; and `model.to_logits`, a linear map with a bias. So we give the GPT new
-# layers, with the switches of this chapter as arguments. They turn queries and keys by `rotate`, the `apply_rotary` of
-# [chapter 3](03_positional_encoding.ipynb) with the base as an argument.
+# It takes any layers that are called as `layer(x, positions, mask, cache)`. Below them stands `model.embedding`, the
+# token table. So we give the GPT new layers, with the switches of this chapter as arguments. They turn queries and keys
+# by `rotate`, the `apply_rotary` of [chapter 3](03_positional_encoding.ipynb) with the base as an argument.
 
 
 # %% id="llama-parts" tags=["hide-input"]
@@ -953,12 +870,9 @@ def attend(layer, x, positions, mask, cache):
     if cache is not None:
         cache["k"], cache["v"] = k, v  # (B, G, S, E): the small cache
     k, v = (one.repeat_interleave(q.size(1) // k.size(1), dim=1) for one in (k, v))
-    mixed = F.scaled_dot_product_attention(q, k, v, attn_mask=mask)
+    mixed = F.scaled_dot_product_attention(q, k, v, attn_mask=mask)  # tiles, on a GPU
     return layer.output(mixed.transpose(1, 2).flatten(2))
 
-
-# %% [markdown] id="build-text"
-# What remains is the step from a file to a model, and it is yours.
 
 # %% exercise="build_model"
 
@@ -987,9 +901,9 @@ prove("a tied head saves V times D", count(untied) - count(PUBLISHED["gpt2"].bui
 # %% [markdown] id="load-text"
 # ### 8.2 It loads a checkpoint
 #
-# A checkpoint is a folder: a `config.json`, and a file of tensors, each under a name. That of Qwen3-0.6B is large,
-# so a small Qwen3 of the course's library, `theirs`, is trained on technical prose and saved in the same form in
-# `folder`. `load_file` reads the tensors. Their names are not ours, so we need a little dictionary.
+# A checkpoint is a folder with a `config.json` and a file of named tensors. A small Qwen3 of the course's library,
+# `theirs`, is trained on technical prose and saved in this form in `folder`. `load_file` reads the tensors. Their names
+# are not ours, so we need a little dictionary.
 
 # %% id="checkpoint" tags=["hide-input"]
 # Another program: the course's Qwen3 learns for 400 steps and is saved as `transformers` would save it
@@ -999,7 +913,6 @@ theirs = Qwen3(Qwen3.configure(**small, n_decoder_layers=2, tie_embeddings=True,
 train(theirs, prose[:270_000], 400, 6e-3)
 folder = Path(tempfile.mkdtemp())
 theirs.eval().save_pretrained(folder)
-print(sorted(path.name for path in folder.iterdir()))
 print(*list(load_file(folder / "model.safetensors"))[:4], "…", sep="\n")
 
 # %% id="names"
@@ -1051,11 +964,11 @@ for prompt in ("The value of ", "A function "):
     print(to_text(generate(llama, to_ids(prompt)[None], 70, by_chance)[0]))
 
 # %% [markdown] id="end"
-# It makes no sense yet, after 400 steps on single letters. But it reads the format of the published models, and what
-# you wrote is at work in it: the GPT and the `generate` of chapter 5, the gate, and `build`.
+# It makes no sense yet, after 400 steps on single letters. But it reads the format of the published models, and it runs
+# on code you wrote.
 #
 # **You can now** read a published config, build its model and load a checkpoint; say which problem each switch solved
-# and what it costs; and write the tiled pass of Flash, a layer of experts, and LoRA.
+# and what it costs; and write the tiled pass of Flash, a router of experts, and LoRA.
 #
 # ### Check yourself
 #
@@ -1089,7 +1002,7 @@ for prompt in ("The value of ", "A function "):
 #
 # <details><summary>5. LoRA with r = 8 on a map from 1,024 to 3,072: how many parameters, and when will it not be enough?</summary>
 #
-# 8 · (1,024 + 3,072) = 32,768. When there is much new text to learn (section 7).
+# 8 · (1,024 + 3,072) = 32,768. When there is more to learn than so few numbers can hold (section 7).
 #
 # </details>
 #
@@ -1102,11 +1015,12 @@ for prompt in ("The value of ", "A function "):
 #
 # ### Sources
 #
-# <details><summary>The papers behind this chapter, and the models of 2025 that its sentences mention</summary>
+# <details><summary>The papers behind this chapter</summary>
 #
 # - Families: Devlin et al. 2019 (BERT), arXiv:1810.04805; Radford et al. 2019 (GPT-2); Raffel et al. 2020 (T5),
 #   arXiv:1910.10683; Dosovitskiy et al. 2020 (ViT), arXiv:2010.11929; Warner et al. 2024 (ModernBERT),
-#   arXiv:2412.13663; Zhang et al. 2025 (T5Gemma), arXiv:2504.06225.
+#   arXiv:2412.13663; Zhang et al. 2025 (T5Gemma), arXiv:2504.06225; BehnamGhader et al. 2024 (a GPT without its
+#   mask), arXiv:2404.05961.
 # - The layer: Xiong et al. 2020 (where the norm stands), arXiv:2002.04745; Zhang and Sennrich 2019 (RMSNorm),
 #   arXiv:1910.07467; Henry et al. 2020 (QK-norm), arXiv:2010.04245; Shazeer 2020 (gates), arXiv:2002.05202; Touvron et
 #   al. 2023 (Llama), arXiv:2302.13971; Dubey et al. 2024 (Llama 3), arXiv:2407.21783; Yang et al. 2025 (Qwen3),

@@ -190,7 +190,7 @@ Some entries may be absent: `num_key_value_heads` is then the number of heads, `
 queries and keys.
 
 A fresh `GPT` ends in a LayerNorm, `model.norm`, and in a map with a bias, `model.to_logits`. Put an `RMSNorm` and a map
-without a bias in their places. A tied model's `to_logits` has the very parameter of `embedding` as its weight.""",
+without a bias in their places. A tied model's `to_logits` shares its weight with `embedding`.""",
     why="This is the step that every program which runs published models begins with.",
     difficulty=4,
     minutes=30,

@@ -160,7 +160,7 @@ In the constructor keep the map as `self.base` and freeze its weight and its bia
 `requires_grad_(False)`. Make two parameters, `A` (r, D_in), drawn by `torch.randn`, and `B` (D_out, r), zeros, with
 the dtype and on the device of the base's weight: `.to(base.weight)` moves a tensor there. `rank` is r, `alpha` a number
 above zero.""",
-    why="Put into each linear map, it fine-tunes a model of your own with a few per cent of its parameters.",
+    why="Put into each linear map, it fine-tunes a model of your own with less than a tenth of its parameters.",
     difficulty=3,
     minutes=15,
     reference=LoRALinear,

@@ -99,8 +99,8 @@ EXERCISE = Exercise(
     title="An image is a sentence of patches",
     what="""Write `patchify(images, size)`: cut each of the images, floating-point numbers, into squares of `size` by
 `size` pixels and lay each square out as one vector. Patches go row by row, left to right; inside a vector come all
-pixels of channel 0, row by row, then those of channel 1, and so on, which is the order of the weights of `nn.Conv2d`.
-Height and width are multiples of `size`; the memory need not be contiguous.""",
+pixels of channel 0, row by row, then those of channel 1, and so on. Height and width are multiples of `size`. The
+images may be a transposed view of others, for which `.view` fails.""",
     why="""It is all that ViT adds to an encoder: after it, an image is a sequence of vectors like any other. In
 published code it hides inside a convolution.""",
     difficulty=3,

@@ -69,7 +69,7 @@ def three_families() -> Drawing:
     for x, words in ((366, "source"), (448, "on source"), (544, "target")):
         picture.text((x, 186), words, size=15, colour=GREY)
     picture.text((86, 236), "all read all", size=15)
-    picture.text((246, 236), "itself, and before", size=15)
+    picture.text((246, 236), "itself and earlier tokens", size=15)
     picture.text((462, 222), "the target reads the source,", size=15)
     picture.text((462, 243), "and its own past", size=15)
     return picture
@@ -147,8 +147,8 @@ def cache_of_a_token() -> Drawing:
         alt="Four bars for what one token leaves in one layer's cache, with 32 query heads of width 128. 32 heads of "
         "keys and values: 8,192 numbers. 8 heads: 2,048. 1 head: 256. A latent vector of 512 and a rotary key of 64: "
         "576.",
-        caption="One token in one layer, 32 query heads of width 128. Latent: c with 512 numbers, and 64 for the "
-        "position (below). That is as large as two and a quarter heads of k and v, but it serves 32 different ones.",
+        caption="One token in one layer, 32 query heads of width 128. Latent: c of 512 numbers, and 64 for the "
+        "position (below). It serves all 32 heads, and is as large as 2¼ of them. DeepSeek itself has 128 heads.",
     )
     rows = (
         ("32 heads of k, v", 8192, palette.key),
@@ -194,8 +194,8 @@ def levels_of_memory() -> Drawing:
         "small memory on the chip: 20 megabytes, 19 terabytes a second. Below that the large memory: 40 gigabytes, "
         "1.5 terabytes a second. A wide arrow joins the units with the small memory, a thin one the small with the "
         "large.",
-        caption="An A100 (Dao et al. 2022, figure 1). Everything comes in through the thin arrow once; "
-        "what does not fit into the small memory, again and again.",
+        caption="An A100 (Dao et al. 2022, figure 1). Everything comes in through the thin arrow once; whatever "
+        "doesn't fit into the small memory has to be fetched again and again.",
     )
     picture.box((190, 38), (240, 50), ["arithmetic units", "312 · 10¹² operations / s"], filled=True)
     picture.line([(190, 102), (190, 64)], colour=palette.value, width=8)
@@ -210,14 +210,14 @@ def levels_of_memory() -> Drawing:
 
 
 def flash_tiles() -> Drawing:
-    """A block of queries passes over the tiles of keys; only m, l and a stay."""
+    """A block of queries passes over the tiles of keys; only m, ℓ and a stay."""
     picture = Drawing(
         300,
         alt="A table of scores that is never written as a whole, cut into four by four tiles. The row of one block "
         "of queries is worked on: two tiles, blue, are done, the third, black, lies in the small memory, and the "
         "fourth, grey, is still to come. The tiles of the other rows are open. Beside it stand the only numbers that "
-        "are kept for each query: the maximum m, the sum l and the mixture a.",
-        caption="Only the black tile exists at this moment. What is left of the blue ones is in m, l and a; the grey "
+        "are kept for each query: the maximum m, the sum ℓ and the mixture a.",
+        caption="Only the black tile exists at this moment. What is left of the blue ones is in m, ℓ and a; the grey "
         "one is still to come. The open tiles belong to other blocks of queries.",
     )
     left, top, side = 120, 54, 50
@@ -231,9 +231,9 @@ def flash_tiles() -> Drawing:
     picture.text((56, top + 1.5 * side - 10), "a block", size=15, colour=palette.query)
     picture.text((56, top + 1.5 * side + 10), "of queries", size=15, colour=palette.query)
     picture.line([(left + 4 * side + 6, top + 1.5 * side), (376, top + 1.5 * side)])
-    kept = ["kept for each query", "maximum  m", "sum  l", "mixture  a"]
+    kept = ["kept for each query", "maximum  m", "sum  ℓ", "mixture  a"]
     picture.box((472, top + 1.5 * side), (186, 108), kept, colour=palette.value)
-    picture.text((472, 216), "at the end: a / l", size=17, bold=True)
+    picture.text((472, 216), "at the end: a / ℓ", size=17, bold=True)
     picture.text((220, 278), "the table of scores is never whole", size=15, colour=GREY)
     return picture
 
@@ -243,7 +243,7 @@ def pairs_in_a_state() -> Drawing:
     picture = Drawing(
         280,
         alt="Two pairs of key and value are written into one state. Key 1, 0 with value 5 and key 0.6, 0.8 with "
-        "value 10 give the state 11, 8. Read with the first key, it gives 11 and not 5.",
+        "value 10 give the state 11, 8. Read with the query 1, 0, which is the first key, it gives 11 and not 5.",
         caption="Linear attention adds everything into one state of fixed size. Keys that overlap are read back mixed.",
     )
     for y, key, value, product in ((56, ("1", "0"), "5", ("5", "0")), (150, ("0.6", "0.8"), "10", ("6", "8"))):
@@ -259,7 +259,7 @@ def pairs_in_a_state() -> Drawing:
     picture.text((446, 66), "state", bold=True)
     picture.numbers((400, 84), (("11", "8"),), cell=(46, 34))
     picture.line([(446, 122), (446, 196)])
-    picture.text((458, 158), "read: key 1, 0", size=15, colour=palette.query, anchor="start")
+    picture.text((458, 158), "read: q = 1, 0", size=15, colour=palette.query, anchor="start")
     picture.text((446, 216), "1 · 11 + 0 · 8 = 11", bold=True)
     picture.text((446, 246), "stored was 5", size=16, colour=BAD)
     return picture
