@@ -3,10 +3,10 @@
 #
 # A decoder writes. Halfway through this chapter you will have a GPT of your own. You write its forward pass and the loop
 # that lets it write, you train it, and it continues a prompt that you type. In the second half you write the decoder
-# layer of a translator. A model made of such layers then reads a word and writes it backwards.
+# layer of a translator.
 #
-# You need chapters [1](01_attention.ipynb) to [4](04_encoder.ipynb): masks, heads, rotary positions and the layer. With
-# its exercises the chapter takes about {minutes} minutes; four good places to stop are marked.
+# You need chapters [1](01_attention.ipynb) to [4](04_encoder.ipynb). With its exercises the chapter takes about {minutes}
+# minutes; four good places to stop are marked.
 
 # %% id="imports" tags=["hide-input"]
 # Imports, and settings so that the numbers come out nearly the same in every run
@@ -23,7 +23,7 @@ from course_lib import decoder as library
 from course_lib import generation, masks, testing
 from course_lib.attention import SelfAttention, record_weights
 from course_lib.config import TransformerConfig
-from course_lib.generation import Sampling, beam_search
+from course_lib.generation import Sampling
 from course_lib.testing import complaint, prove
 from course_lib.transformer import LanguageModel, Transformer
 from coursework import exercises as ex
@@ -44,7 +44,7 @@ torch.set_num_threads(1)
 # models answer only one question, *what comes next?*, again and again.
 #
 # We begin with a very simple model. It has read one sentence, and for each word it has noted which words came after it.
-# Then it writes: it draws one of the words noted for the last word, and goes on from there.
+# To write, it draws one of the words noted for the last word, and goes on from there.
 
 # %% id="first-look"
 text = "the cat saw the dog and the dog saw the bird and the bird saw the cat and so on"
@@ -59,20 +59,19 @@ print(followers["the"])
 print(" ".join(written))
 
 # %% [markdown] id="what-just-happened"
-# The first line printed is what the model noted for *the*; the second is what it wrote. It wrote in four steps:
+# The first line printed is what the model noted for *the*; the second is what it wrote, in four steps:
 #
 # 1. Take the **tokens** so far. Here a token is a word; later it is a letter.
-# 2. Give them to the model. (This one looks at the last of them only.)
+# 2. Give them to the model. This one looks at the last one only.
 # 3. The model says how probable *each* token of the vocabulary is as the next one.
-# 4. **Choose** one token, append it to the text, and go back to the first step.
+# 4. **Choose** one token, append it to the text, and begin again.
 
 # %% id="loop-drawn" tags=["hide-input"]
 # Drawing: one turn of the loop of writing
 drawings.choose_and_append(["the", "cat"], ["sat", "ran", "is"], [0.5, 0.3, 0.2], 1).show()
 
 # %% [markdown] id="loop-says"
-# The choice is made outside the model. Here it falls on *ran*, although *sat* is more probable. Section 5 is about that
-# choice.
+# The choice is made outside the model. Here it falls on *ran*, although *sat* is more probable.
 #
 # A model that reads its own output like this is called **autoregressive**. Always choosing the most probable token is
 # called **greedy**. Here is the greedy loop for a Transformer. Its `model` takes B texts of T tokens, (B, T), and returns
@@ -94,16 +93,16 @@ def write_greedily(model, tokens, n_new):
 # %% [markdown] id="structure"
 # ## 2 Shift right, and do not look ahead
 #
-# How do we train such a model? Take a text that somebody has written, for example *the cat sat .*, and let the model
-# predict each token from those before it. The tokens that it has to predict are the **targets**: the text itself.
+# How do we train such a model? Take a text that somebody has written, *the cat sat .*, and let the model predict each
+# token from those before it. The tokens to predict are the **targets**.
 #
-# What does it read? Before the first word there is nothing to read, so the model gets a special token, ⟨start⟩. Before
+# What does it read? Before the first word there is nothing, so the model gets a special token, ⟨start⟩. Before
 # *cat* it may read ⟨start⟩ *the*, before *sat* ⟨start⟩ *the cat*. So the model reads the targets, moved one position to
 # the right, with ⟨start⟩ in front. This is called **shift right**.
 #
-# Now something can go wrong. Position 1 reads *the* and has to predict *cat*. But *cat* stands in the same row, one
-# position further on. If position 1 could look there, it would copy the answer and learn nothing. The **causal mask**
-# prevents that: a position may look at itself and at earlier positions only.
+# But position 1 reads *the* and has to predict *cat*, and *cat* stands in the same row, one position further on. If
+# position 1 could look there, it would copy the answer and learn nothing. The **causal mask** prevents that: a position
+# may look at itself and at earlier positions only.
 
 # %% id="shift-drawn" tags=["hide-input"]
 # Drawing: shift right and the causal mask as one picture
@@ -117,25 +116,22 @@ drawings.shift_and_mask(["the", "cat", "sat", "."]).show()
 
 
 # %% [markdown] id="causal-mask-text"
-# The mask is a lower triangle: position i sees position j if j ≤ i. `tril` makes it. With two axes of length one in
-# front, it fits all texts and all heads at once. True means: may look.
+# The mask is a lower triangle: position i sees position j if j ≤ i. `tril` makes it, and True means: may look.
 
 
 # %% id="causal-mask"
-def causal_mask(T):
-    """(1, 1, T, T): the same for each text and each head."""
-    return torch.ones(1, 1, T, T, dtype=torch.bool).tril()
+def causal_mask(T):  # (T, T), for all texts and heads
+    return torch.ones(T, T, dtype=torch.bool).tril()
 
 
 mask = causal_mask(5)
 print(mask.dtype)
-print(mask[0, 0].int())
-sees = mask[0, 0].sum(dim=-1).tolist()
-print("position 0 sees", sees[0], "token, position 4 sees", sees[4])
+print(mask.int())
+print("tokens that each position sees:", mask.sum(dim=-1).tolist())
 
 # %% [markdown] id="scores-text"
-# You met this mask in chapter 1. Forbidden **scores** become minus infinity before the softmax, and since exp(−∞) = 0,
-# the forbidden **weights** are exactly zero. The allowed weights of a row still sum to one.
+# Forbidden **scores** become minus infinity before the softmax, and since exp(−∞) = 0, the forbidden **weights** are
+# exactly zero. The others still sum to one.
 
 # %% id="greedy-library" tags=["hide-input"]
 # Check: the loop, the mask, and that in a small model no output moves when a later token changes
@@ -156,7 +152,7 @@ weights = scores.softmax(dim=-1)
 prove("forbidden scores are minus infinity, forbidden weights exactly zero", (weights.triu(1) == 0).all())
 prove("the weights of each row still sum to one", torch.allclose(weights.sum(-1), torch.ones(8)))
 by_rule = torch.tensor([[j <= i for j in range(5)] for i in range(5)])
-prove("position i sees position j exactly when j is not later", torch.equal(by_rule, mask[0, 0]))
+prove("position i sees position j exactly when j is not later", torch.equal(by_rule, mask))
 prove("the library's mask is the same", torch.equal(masks.causal_mask(5), by_rule))
 prove("the mask broadcasts to texts and heads", mask.expand(2, 3, 5, 5).shape == (2, 3, 5, 5))
 law = complaint(testing.assert_causal, small, torch.randint(17, (2, 20)), vocab_size=17)
@@ -165,15 +161,13 @@ prove("no output moves when a later token changes", not law)
 # %% [markdown] id="leak"
 # ### 2.1 What a leak looks like
 #
-# Suppose your mask is off by one, so that each position also sees the next one. No error is raised, and the shapes are
-# right. How would you notice?
+# Suppose your mask is off by one, so that each position also sees the next one. No error is raised. How would you notice?
 #
-# The loss can tell you. We train on **noise**: 14 symbols in a row, each drawn at random from 11. At each of the first
-# 13 positions the model must name the symbol that comes next. Nobody can predict noise. The best guess gives each
-# symbol the probability 1/11, and its loss is −ln(1/11) = 2.40.
+# The loss can tell. We train on **noise**: 14 symbols in a row, each drawn at random from 11. The model reads only the first 13. At each of
+# them it must name the symbol that comes next. Nobody can predict noise. The best guess gives each symbol the probability
+# 1/11, and its loss is −ln(1/11) = 2.40.
 #
-# **Predict.** One model gets the right mask, the other the mask that is off by one. (The last position has no next one
-# to see.) What will the two losses be, roughly?
+# **Predict.** One model gets the right mask, the other the mask that is off by one. What will the two losses be, roughly?
 
 # %% id="predict-leak"
 ex.predict("loss_of_the_leak", "")
@@ -224,7 +218,7 @@ show(
     alt="Loss at each of 13 positions. With the right mask it is about 2.40 everywhere, at the dashed line of the best "
     "possible loss, ln 11. With the mask off by one it is "
     "close to zero at positions 0 to 11 and above the best possible loss at position 12.",
-    caption="With the mask off by one, positions 0 to 11 read the answer off. Position 12 has no next one to look at.",
+    caption="With the mask off by one, positions 0 to 11 read the answer off. Position 12 is the last that is read, so it has to guess.",
 )
 last, right = by_position["off by one"][-1].item(), by_position["right mask"].mean()
 record = claim("leak_detector")
@@ -237,15 +231,15 @@ prove("the right mask stays at the floor", abs(right - noise_floor(11)) < 0.03)
 prove("off by one, only the last position still has to guess", by_position["off by one"][:-1].max() < 0.5 < last)
 
 # %% [markdown] id="leak-why"
-# The second model is far below what is possible, and that is how you notice a leak: **a loss that is too good is a bug
-# report**. Twelve positions copy the answer and lose almost nothing. The last one sees no symbol after it, so it must
-# guess. Its loss is about 2.7. Shared by 13 positions that makes 0.2, nearly the whole loss.
+# The second model is far below what is possible. That is how you notice a leak: **a loss that is too good is a bug
+# report**. Twelve positions copy the answer and lose almost nothing. At position 12 the answer is not among the 13 symbols
+# that the model reads, so there it must guess. It does not guess evenly, but favours one symbol without reason: that costs
+# about 2.7 instead of 2.40. Averaged over 13 positions, that is 0.2, nearly the whole loss.
 #
 # <details><summary>Evidence: ten trainings with each mask, and another way to notice a leak</summary>
 #
 # Five seeds at each of two learning rates, 0.003 and 0.01: with the right mask the loss was always 2.40, with the mask
-# off by one 0.21 to 0.22. The last position does worse than an honest guess, because it favours one symbol without
-# reason. To measure it again: `python benchmarks/claims.py leak_detector`.
+# off by one 0.21 to 0.22. To measure it again: `python benchmarks/claims.py leak_detector`.
 #
 # Without any training, you can change a token and watch the outputs *before* it. With the right mask they do not move
 # at all. `assert_causal` in `course_lib.testing` tests this for any model.
@@ -255,14 +249,14 @@ prove("off by one, only the last position still has to guess", by_position["off 
 # %% [markdown] id="teacher"
 # ## 3 Teacher forcing
 #
-# To write 13 tokens, the loop of section 1 needs 13 passes through the model, one after the other. But in training the
-# text is already known. The model reads the *true* tokens, moved right by one, whatever it would have said itself, and
-# it predicts all targets in **one** pass. It is like a pupil whose teacher, after each answer, says the right word and
-# goes on from there. That is why it is called **teacher forcing**.
+# To write 13 tokens, the loop of section 1 needs 13 passes through the model. But in training the text is already known.
+# The model reads the *true* tokens, moved right by one, whatever it would have said itself, and it predicts all targets in
+# **one** pass. A pupil answers, the teacher says the right word, and the pupil goes on from there: hence the name **teacher
+# forcing**.
 #
-# Does one pass really predict what the loop would predict after the same tokens? Yes, thanks to the causal mask: each
-# position sees exactly what the loop would have seen by then. We test it with `small`, a model with random weights from
-# a folded cell of section 2. `prove` prints nothing if this holds:
+# Does one pass really predict what the loop would predict after the same tokens? Yes: the causal mask lets each position
+# see exactly what the loop would have seen. We test it with `small`, a random model from a folded cell of section 2.
+# `prove` prints nothing if this holds:
 
 # %% id="prefix"
 targets = torch.randint(2, 17, (3, 13))  # three texts
@@ -274,14 +268,8 @@ gap = (one_pass - torch.stack(prefixes, dim=1)).abs().max()
 prove("one pass predicts the same as 13 passes over prefixes", gap < 1e-5)
 
 # %% [markdown] id="prefix-says"
-# So training and writing differ:
-#
-# | | training | writing |
-# |---|---|---|
-# | what the decoder reads | the true tokens before each position | the tokens that it chose itself |
-# | passes for texts of the same length T | one | T, one after the other |
-#
-# The second row is why writing is slow. The first has a price, which section 8 shows.
+# So training takes one pass, and writing takes T, one after the other: that is why writing is slow. And in training the
+# model reads true tokens, in writing its own (section 8).
 #
 # <details><summary>Why may we add up the losses of single tokens?</summary>
 #
@@ -295,36 +283,30 @@ prove("one pass predicts the same as 13 passes over prefixes", gap < 1e-5)
 # %% [markdown] id="gpt-intro"
 # ## 4 Your own GPT
 #
-# The simplest model that writes reads *one* text and goes on with it: a story, a program, a chat. It is a stack of the
-# layers of chapter 4 under the causal mask, and it is called a **GPT**, or *decoder-only*.
+# The simplest model that writes reads *one* text and goes on with it: a story, a chat. It is called a **GPT**, or
+# *decoder-only*. Its layers are those of an encoder, but under the causal mask: that one mask turns a reader into a writer.
 
 # %% id="gpt-drawn" tags=["hide-input"]
 # Drawing: a GPT
 drawings.gpt_stack().show()
 
 # %% [markdown] id="gpt"
-# The layer is an encoder layer with a causal mask. That one mask turns a reader into a writer.
-#
 # ### 4.1 Remember keys and values
 #
 # To write the thousandth token, the loop of section 1 reads all 999 tokens before it. One turn earlier it read 998 of
 # them. Nearly everything that it computes, it has computed before.
 
 # %% [markdown] id="cache-asymmetry"
-# From here on there are B texts of T tokens, D = d_model, V tokens in the vocabulary, and H heads, each of width
-# E = D / H (d_head).
+# What is needed from the old tokens? Take the newest position, *t*. In one layer, its attention output is
 #
-# What is needed from the old tokens? Take the newest position, *t*. Its attention output in one layer is
+# $$o_t = \sum_{s \le t} w_{ts} \, v_s, \qquad w_{ts} = \mathrm{softmax}\left(\frac{q_t \cdot k_s}{\sqrt{E}}\right)$$
 #
-# $$o_t = \sum_{s \le t} w_{ts} \, v_s, \qquad w_{ts} = \mathrm{softmax}_s\left(\frac{q_t \cdot k_s}{\sqrt{E}}\right)$$
+# Here $q_t$ is its own query, and $k_s$ and $v_s$ are the keys and values of all positions so far. The softmax runs over
+# all s ≤ t, E is the width of the head, and D that of the model. All we need from the old tokens is their keys and values.
 #
-# with the query $q_t$ of the newest position, and the keys $k_s$ and values $v_s$ of all positions so far. So of the
-# old tokens only keys and values occur.
-#
-# But could a new token change them? No, and again the reason is the causal mask. In the first layer, the key of the
+# But could a new token change them? No, thanks to the causal mask. In the first layer, the key of the
 # second token is made of that token alone. What its position hands on to the second layer is made of the first two
-# tokens only, because it may not look further. The same holds in every later layer. Whatever is appended, **keys and
-# values of earlier tokens never change**.
+# tokens only, and so on. Whatever is appended, **keys and values of earlier tokens never change**.
 #
 # So we keep them, in the **key–value cache**. At each step the model reads *only the new token*, appends its key and
 # value to the cache, and lets its query look at all of it.
@@ -343,16 +325,15 @@ drawings.cache_steps().show()
 
 # %% [markdown] id="cache-price"
 # With the cache, a text of 128 tokens sends 128 positions through the model instead of 1 + 2 + … + 128 = 8,256. The
-# price is memory, which grows with each token. In a model with two layers of width 64, like ours below, each token
-# leaves a key and a value in each layer: 2 · 2 · 64 = 256 numbers, at four bytes each 1 KiB. In large models it is far
-# more; chapter 8 works it out for Llama 3.
+# price is memory. In a model with two layers of width 64, each token leaves a key and a value in each layer: 2 · 2 · 64 =
+# 256 numbers.
 
 # %% [markdown] id="gpt-parts-text"
 # ### 4.2 The model
 #
-# Now the whole model. You have built its parts in earlier chapters; a folded cell holds them. Two things are new. The
-# attention keeps a cache, as in your step: a dictionary, empty at first, then with all keys `"k"` and values `"v"` so
-# far. And each key is rotated by its position once, before it is cached.
+# Now the whole model. A folded cell holds its parts from earlier chapters. Two things are new in its attention. It keeps a
+# cache, as in your step: a dictionary, empty at first, then with all keys `"k"` and values `"v"` so far, of H heads. And it
+# rotates each key by its position once, before the key is cached.
 
 # %% id="gpt-parts" tags=["hide-input"]
 # Parts of earlier chapters: heads (2), rotary positions (3), feed-forward and layer (4); new is the cache
@@ -409,26 +390,103 @@ class Layer(nn.Module):
 # %% id="gpt-one-layer"
 layer, cache = Layer(d_model=64, n_heads=4), {}
 for P, T in ((0, 5), (5, 2)):  # P tokens are in the cache, T are new
-    positions = torch.arange(P, P + T)
     sees = torch.ones(T, P + T, dtype=torch.bool).tril(P)
-    y = layer(torch.randn(3, T, 64), positions, sees, cache)
+    y = layer(torch.randn(3, T, 64), torch.arange(P, P + T), sees, cache)
     print(f"P = {P}, mask {tuple(sees.shape)}: returns {tuple(y.shape)},", end=" ")
     print(f"cache['k'] is now {tuple(cache['k'].shape)}")
 
 # %% [markdown] id="gpt-shapes-text"
-# The layer fills the cache itself, so the third axis of `cache["k"]` tells how many tokens were read. The mask is the
-# `tril(P)` of your step, and all layers share it.
+# The third axis of `cache["k"]` tells how many tokens were read. The mask is the `tril(P)` of your step, (T, P + T), and
+# all texts, heads and layers share it.
 
 # %% exercise="gpt"
 
 
-# %% [markdown] id="gpt-fresh-text"
-# We build ours small: two layers of width 64, with small random weights. The folded cell makes one, called `mine`, and
-# checks that the cache does not change its logits.
+# %% [markdown] id="gpt-generate-text"
+# **A good place to stop:** you have written the forward pass of a GPT.
+#
+# ### 4.3 The loop that writes
+#
+# Next comes the loop of section 1, now with caches. The model reads the prompt once, and then one token at a time. How to
+# choose is left to a function, for example:
 
 
-# %% id="gpt-fresh" tags=["hide-input"]
-# Build: a fresh GPT; and checks: the cache changes no logits, and the same weights in course_lib give the same gradients
+# %% id="most-likely"
+def most_likely(logits):  # (B, V) -> (B, 1)
+    return logits.argmax(dim=-1, keepdim=True)
+
+
+# %% exercise="generate"
+
+
+# %% [markdown] id="text-idea"
+# Your GPT can write, but only nonsense. Next it learns.
+#
+# ### 4.4 Train it on real text
+#
+# Our text is the reference of the Python language. A token is a single character. The last tenth is **held out**: the
+# model never trains on it.
+#
+# <details><summary>Is the held-out part really new?</summary>
+#
+# The pages of this reference repeat whole paragraphs, so each is kept only once. The last line below counts how much
+# still repeats. Otherwise it would be 87 %.
+#
+# </details>
+
+# %% id="text" tags=["hide-input"]
+# Data: 300,000 characters as ids, nine tenths for training; random windows of 128 characters
+text = reference_text(each_once=True)[:300_000]
+alphabet = sorted(set(text))
+number_of = {character: number for number, character in enumerate(alphabet)}
+ids = torch.tensor([number_of[character] for character in text])
+training, held_out, V, T = ids[:270_000], ids[270_000:], len(alphabet), 128
+
+
+def to_ids(text):
+    return torch.tensor([[number_of[character] for character in text]])  # (1, T)
+
+
+def to_text(tokens):
+    return "".join(alphabet[token] for token in tokens.tolist())
+
+
+def windows(data, B, generator):
+    """Random pieces of text: inputs (B, T) and what follows each character (B, T)."""
+    start = torch.randint(len(data) - T - 1, (B, 1), generator=generator)
+    piece = data[start + torch.arange(T + 1)]  # (B, T + 1)
+    return piece[:, :-1], piece[:, 1:]
+
+
+def seen_before(text, length=50):
+    """Of pieces of the last tenth, the share that stands in the nine tenths before."""
+    known = {text[i : i + length] for i in range(270_000 - length)}
+    pieces = [text[i : i + length] for i in range(270_000, 300_000 - length, length)]
+    return sum(piece in known for piece in pieces) / len(pieces)
+
+
+print(repr(text[42_745:42_860]))
+print(len(text), "characters,", V, "different ones")
+print(f"held-out pieces of 50 characters that were seen before: {seen_before(text):.1%}")
+prove("with repeated paragraphs it would be 87 %", round(seen_before(reference_text()[:300_000]), 2) == 0.87)
+
+# %% [markdown] id="baselines"
+# We compare with three simple models. The first gives each of the V characters the same probability; its loss is ln V
+# **nats**, the unit of a loss with the natural logarithm. The **unigram** knows how frequent each character is. The
+# **bigram** knows which one follows which: it is section 1's table of followers, with counts.
+
+# %% exercise="bigram_loss"
+
+
+# %% [markdown] id="gpt-question"
+# Our model has two layers of width 64. The training loop, in the folded cell, is the one you know. It draws six pieces of
+# 129 characters. The inputs are all but the last, the targets all but the first: this slicing is the shift, and no ⟨start⟩
+# is needed. Chapter 6 explains why the learning rate rises and falls, and what the optimizers do: AdamW here, Adam in
+# section 7.
+
+
+# %% id="gpt-watched" tags=["hide-input", "not-compared:sampled-text"]
+# Build a GPT, and check it against course_lib; train: 600 steps; now and then note the loss, and draw 60 characters
 def fresh_gpt(vocab_size, d_model=64, n_heads=4, n_layers=2):
     layers = [Layer(d_model, n_heads) for _ in range(n_layers)]
     model = GPT(vocab_size, d_model, layers, dropout=0.0)
@@ -485,6 +543,9 @@ def compare(mine, theirs, rename, *inputs):
     return (pairs[0] - pairs[1]).abs().max().item(), max(gap.abs().max().item() for gap in gaps)
 
 
+with_cache = generate(mine, tokens[:, :5], 20, most_likely)
+without = write_greedily(mine, tokens[:, :5], 20)
+prove("with and without a cache, the same text", torch.equal(with_cache, without))
 shared = {"norm_place": "pre", "activation": "gelu", "scale_embeddings": False, "tie_embeddings": False}
 shared |= {"head_bias": True, "dropout": 0.0}
 theirs = LanguageModel(
@@ -495,92 +556,7 @@ in_logits, in_gradients = compare(mine, theirs, library_name, tokens)
 prove("your GPT gives course_lib's logits", in_logits < 1e-4)
 prove("and the same gradients for all its weights", in_gradients < 1e-5)
 
-# %% [markdown] id="gpt-generate-text"
-# ### 4.3 The loop that writes
-#
-# Last, the loop of section 1, now with caches. The model reads the prompt once, and then one token at a time. `choose`
-# is any function from logits (B, V) to tokens (B, 1), so that we can choose in another way later.
 
-# %% exercise="generate"
-
-
-# %% id="most-likely"
-def most_likely(logits):
-    return logits.argmax(dim=-1, keepdim=True)
-
-
-with_cache = generate(mine, tokens[:, :5], 20, most_likely)
-without = write_greedily(mine, tokens[:, :5], 20)
-prove("with and without a cache, the same text", torch.equal(with_cache, without))
-
-# %% [markdown] id="text-idea"
-# **A good place to stop:** your GPT writes, but nothing that makes sense. Next it learns.
-#
-# ### 4.4 Train it on real text
-#
-# Our text is the reference of the Python language. A token is a single character. The last tenth is **held out**: the
-# model never trains on it.
-#
-# <details><summary>Is the held-out part really new?</summary>
-#
-# The pages of this reference repeat whole paragraphs, so each is kept only once. The last line below counts how much
-# still repeats. Otherwise it would be 87 %.
-#
-# </details>
-
-# %% id="text" tags=["hide-input"]
-# Data: 300,000 characters as ids, nine tenths for training; random windows of 128 characters
-text = reference_text(each_once=True)[:300_000]
-alphabet = sorted(set(text))
-number_of = {character: number for number, character in enumerate(alphabet)}
-ids = torch.tensor([number_of[character] for character in text])
-training, held_out, V, T = ids[:270_000], ids[270_000:], len(alphabet), 128
-
-
-def to_ids(text):
-    return torch.tensor([[number_of[character] for character in text]])  # (1, T)
-
-
-def to_text(tokens):
-    return "".join(alphabet[token] for token in tokens.tolist())
-
-
-def windows(data, B, generator):
-    """Random pieces of text: inputs (B, T) and what follows each character (B, T)."""
-    start = torch.randint(len(data) - T - 1, (B, 1), generator=generator)
-    piece = data[start + torch.arange(T + 1)]  # (B, T + 1)
-    return piece[:, :-1], piece[:, 1:]
-
-
-def seen_before(text, length=50):
-    """Of pieces of the last tenth, the share that stands in the nine tenths before."""
-    known = {text[i : i + length] for i in range(270_000 - length)}
-    pieces = [text[i : i + length] for i in range(270_000, 300_000 - length, length)]
-    return sum(piece in known for piece in pieces) / len(pieces)
-
-
-print(repr(text[42_745:42_860]))
-print(len(text), "characters,", V, "different ones")
-print(f"held-out pieces of 50 characters that were seen before: {seen_before(text):.1%}")
-prove("with repeated paragraphs it would be 87 %", round(seen_before(reference_text()[:300_000]), 2) == 0.87)
-
-# %% [markdown] id="baselines"
-# We compare the loss with those of three simple models. The first gives each of the V characters the same
-# probability; its loss is ln V **nats**, the unit of a loss with the natural logarithm. The **unigram** knows how
-# frequent each character is in the training text. The **bigram** knows which character follows which: it is section 1's
-# table of followers, with counts.
-
-# %% exercise="bigram_loss"
-
-
-# %% [markdown] id="gpt-question"
-# The training loop is the one you know. `windows` draws six pieces of 129 characters. The inputs are all but the last,
-# the targets all but the first, and this slicing is the shift. No ⟨start⟩ is needed, because we never ask for a
-# window's first character. The learning rate rises for 20 steps and then falls; chapter 6 says why. `report` notes the
-# loss.
-
-
-# %% id="gpt-train"
 def train_gpt(data, steps=600, peak=6e-3, watch=()):
     torch.manual_seed(0)
     model, generator = fresh_gpt(int(data.max()) + 1), torch.Generator().manual_seed(0)
@@ -598,8 +574,6 @@ def train_gpt(data, steps=600, peak=6e-3, watch=()):
     return model.eval()
 
 
-# %% id="gpt-watched" tags=["hide-input", "not-compared:sampled-text"]
-# Train: 600 steps; now and then note the loss, and draw 60 characters after "The "
 @torch.no_grad()
 def held_out_loss(model):
     inputs, targets = windows(held_out, 60, torch.Generator().manual_seed(9))
@@ -640,8 +614,9 @@ prove("and the control's", [f"{loss:.2f}" for loss in record.range(control, "hel
 prove("your GPT is, too", curve[-1][1] < baselines["bigram"] - 0.6)
 
 # %% [markdown] id="gpt-table-says"
-# Where does the advantage come from? As a control, the same GPT was trained to look at the newest character only. It came
-# out about as good as the bigram. So the advantage comes from looking further back.
+# After 600 steps the model still invents most of its longer words, yet it is far better than the bigram. Why? As a
+# control, the same GPT was trained to look at the newest character only. It came out about as good as the bigram. So the
+# advantage comes from looking further back.
 #
 # <details><summary>Evidence: five trainings of each</summary>
 #
@@ -655,7 +630,7 @@ prove("your GPT is, too", curve[-1][1] < baselines["bigram"] - 0.6)
 #
 # Why not always choose the most probable token? Greedy texts of small models tend to run in circles, and they are the
 # same each time. So usually one **samples**: a token is drawn by chance, and more probable ones are drawn more often. But
-# below the good tokens lies a long tail of unlikely ones, and one of them can spoil a text. Three settings help:
+# one unlikely token can spoil a text. Three settings help:
 #
 # - **Temperature** divides all logits by a number. Below 1, differences grow, and the text becomes more careful. Above
 #   1 it becomes bolder. As it approaches 0, sampling becomes greedy.
@@ -673,8 +648,8 @@ prove("your GPT is, too", curve[-1][1] < baselines["bigram"] - 0.6)
 # | temperature 0.5: logits times two | 0.74 | 0.18 | 0.07 | 0.01 | 0.00 |
 # | temperature 2: logits halved | 0.35 | 0.24 | 0.19 | 0.12 | 0.10 |
 #
-# Top-k with k = 3 keeps *mat*, *floor* and *roof*. For top-p with p = 0.7 go from the left: *mat* alone has 0.50, which is
-# not enough; *mat* and *floor* have 0.75. So two are kept, and 0.50 and 0.25 are divided by their sum, 0.75.
+# Top-k with k = 3 keeps *mat*, *floor* and *roof*. Top-p with p = 0.7 goes from the left: *mat* alone has 0.50, *mat* and
+# *floor* have 0.75. So two are kept, and both are divided by 0.75, their sum.
 #
 # <details><summary>A fourth setting: min-p</summary>
 #
@@ -698,17 +673,14 @@ for settings, by_hand in (
     gap = (Sampling(**settings).probabilities(five)[0] - torch.tensor(by_hand)).abs().max()
     prove(f"the row of the table for {settings or 'no setting'}", gap < 0.0051)
 
-# %% [markdown] id="choosing-code-text"
-# Our code takes the temperature first, then the filter, then a softmax over what is left, and a draw.
-
 # %% exercise="top_p_filter"
 
 
 # %% id="sampler"
-def sampler(temperature=1.0, p=1.0, generator=None):
-    """A function from logits (B, V) to tokens (B, 1), for generate."""
-
-    def choose(logits):
+def sampler(temperature=1.0, p=1.0, generator=None):  # makes a choose for generate
+    def choose(logits):  # (B, V) -> (B, 1)
+        if temperature == 0:
+            return most_likely(logits)
         kept = top_p_filter(logits / temperature, p)
         return torch.multinomial(kept.softmax(dim=-1), 1, generator=generator)
 
@@ -716,15 +688,15 @@ def sampler(temperature=1.0, p=1.0, generator=None):
 
 
 # %% [markdown] id="sampling-explorer-question"
-# <details><summary>Top-k and temperature 0 as code</summary>
+# <details><summary>Top-k as code</summary>
 #
 # Top-k is two lines before the draw: `least = logits.topk(k).values[:, -1:]`, and then `logits.masked_fill(logits <
-# least, -math.inf)`. Temperature 0 means the largest logit: `logits.argmax(dim=-1)`.
+# least, -math.inf)`.
 #
 # </details>
 #
-# **Predict.** Your own GPT goes on from four beginnings: *the valu*, *the value of* and a space, *An* and a space, and
-# *x =* with a space. After which of them does top-p with p = 0.9 keep few characters, and after which many?
+# **Predict.** Your own GPT goes on from *the valu*, and from three beginnings that end with a space: *the value of*, *An*
+# and *x =*. After which of them does top-p with p = 0.9 keep few characters, and after which many?
 
 # %% id="predict-nucleus"
 ex.predict("small_or_wide_nucleus", "")
@@ -756,23 +728,21 @@ SamplingExplorer(
     alt="Bars of the probabilities of the next character after “the value of ”: a few letters lead, each with less "
     "than half. Those kept by top-p 0.9 are marked, the long tail is cut.",
     caption="Choose a beginning, and move the settings. Inside a word the nucleus is a few characters, where a word "
-    "begins it is wide. The entropy says how open the draw is: it is 0 if only one character can come. Sampling(…) is the "
-    "library's name for the settings.",
+    "begins it is wide. The entropy is 0 if only one character can come. In course_lib, the settings are written "
+    "Sampling(…).",
 )
 
 # %% [markdown] id="strategies-says"
 # ### 5.1 Your own text
 #
-# Now let it learn from you. Put a text of your own here: notes, a diary, your code, a novel; 50,000 characters are enough.
+# Now let it learn from you. Put a text of your own here: notes, your code, a novel; 50,000 characters are enough.
 
 # %% id="own-text"
 my_text = ""  # for example open("my_notes.txt", encoding="utf-8").read()
 
 # %% [markdown] id="live-text"
-# The next cell trains on your text, or goes on with the GPT from above. Then type a prompt and move the controls. Look
-# for repetition at temperature 0, and for invented words at 1.5. Each character that it wrote is shaded by its
-# probability: a dark one was expected, a white one was a surprise.
-
+# The next cell trains on your text, or goes on with the GPT from above. Type a prompt and move the controls. Look for
+# repetition at temperature 0, and for invented words at 1.5. The darker a character, the more probable it was.
 
 # %% id="live" tags=["hide-input", "picture:40"]
 # Train on your text, if there is one; controls: a prompt and the settings; and a check of what surprises the model
@@ -795,7 +765,7 @@ def write(prompt, temperature, top_p, seed):
     strange = sorted(set(prompt) - set(letters_of_writer))
     if strange or not prompt:
         raise ValueError(f"prompt: expected characters of the training text, got {''.join(strange)!r}")
-    choose = sampler(temperature, top_p, torch.Generator().manual_seed(seed)) if temperature else most_likely
+    choose = sampler(temperature, top_p, torch.Generator().manual_seed(seed))
     start = torch.tensor([[letters_of_writer.index(character) for character in prompt]])  # (1, T)
     tokens = generate(writer, start, max(1, 144 - len(prompt)), choose)
     with torch.no_grad():
@@ -812,7 +782,10 @@ live(
     seed=(0, 20, 1),
     alt="The prompt, then characters that the model wrote, each on a background as "
     "dark as it was probable: the ends of words are darker than their beginnings.",
-    caption="The model is surest inside words and least sure where one begins.",
+    caption=lambda prompt, temperature, top_p, seed: (
+        f"Written at temperature {temperature:.1f} with top-p {top_p:.2f}. On average the model is surer inside a word "
+        "than where one begins."
+    ),
 )
 inputs, targets = windows(held_out, 100, torch.Generator().manual_seed(9))
 with torch.no_grad():
@@ -822,21 +795,18 @@ first, inside = (losses[letter[targets] & (letter[inputs] == before)].mean() for
 prove("first letters of words cost over half as much again as later ones", first > 1.5 * inside)
 
 # %% [markdown] id="gpt-end"
-# This text is yours: your forward pass, your loop, your choice of the next token. **A good place to stop: your GPT
-# writes.**
+# **A good place to stop: your GPT writes.** This text is yours: your forward pass, your loop, your choice of the next token.
 
 # %% [markdown] id="layer"
 # ## 6 The decoder layer
 #
 # A translator's decoder must look at two things: at the English words that it has written so far, and at the German
 # sentence, which the encoder of chapter 4 has turned into one vector for each word. These vectors are called the
-# **context**: (B, S, D) for S source tokens. So its layer has three steps, called **sublayers**:
+# **context**: (B, S, D) for S source tokens. So its layer has three steps, the **sublayers**:
 #
-# 1. **Causal self-attention.** What has been written so far? Each target position looks at itself and at earlier ones.
-#    Queries, keys and values all come from the target.
-# 2. **Cross-attention.** What is needed now? Each target position looks at the source. The *queries* come from the
-#    target; the *keys and values* come from the context. There is no causal mask here, because the source is complete;
-#    only padding is hidden.
+# 1. **Causal self-attention.** What has been written so far? Queries, keys and values all come from the target.
+# 2. **Cross-attention.** What is needed now? The *queries* come from the target; the *keys and values* come from the
+#    context. There is no causal mask here, because the source is complete; only padding is hidden.
 # 3. **Feed-forward.** The small network of chapter 4 works on each position alone.
 
 # %% id="diagram" tags=["hide-input"]
@@ -844,8 +814,7 @@ prove("first letters of words cost over half as much again as later ones", first
 drawings.decoder_layer_stream().show()
 
 # %% [markdown] id="layer-says"
-# Follow the thick grey line upwards. It is the residual stream, one vector for each target position. Each sublayer
-# reads a normed copy of it and adds its result to it. With *x* for the stream and *c* for the context:
+# The thick grey line is the residual stream. Each sublayer reads a normed copy of it and adds its result. With *x* for the stream and *c* for the context:
 #
 # $$x \leftarrow x + \mathrm{self}(\mathrm{norm}(x)), \qquad x \leftarrow x + \mathrm{cross}(\mathrm{norm}(x), c),
 # \qquad x \leftarrow x + \mathrm{ff}(\mathrm{norm}(x))$$
@@ -856,14 +825,14 @@ drawings.decoder_layer_stream().show()
 # %% [markdown] id="model"
 # ## 7 Your own encoder–decoder
 #
-# The encoder is that of chapter 4, with learned positions. The decoder is built like your GPT: it turns ids into
-# vectors, sends them through your decoder layers, and makes logits. Each of these layers gets two of your GPT's
-# attentions and a feed-forward. All this stands in the folded cell. Shorter sources are filled up with the token 0,
-# *padding*, and the mask `real`, True at real tokens, hides it.
+# The encoder is that of chapter 4. The decoder is built like your GPT: it turns ids into vectors, sends them through your
+# decoder layers, and makes logits. Both add learned positions to their tokens. So the attentions rotate nothing, and get
+# no positions. They get no cache either, because our words are short. Shorter sources are filled up with the token
+# 0, *padding*, and the mask `real`, True at real tokens, hides it.
 
 
 # %% id="own-decoder" tags=["hide-input"]
-# Parts: embedding and encoder of chapter 4, and the decoder, a stack of your layers
+# Drawing: the encoder-decoder with tokens in it; parts: embedding and encoder of chapter 4, a stack of your layers
 class Embedding(nn.Module):
     """ids (B, T) -> (B, T, D)"""
 
@@ -915,9 +884,12 @@ class Decoder(nn.Module):
         return self.to_logits(self.norm(x))
 
 
+drawings.encoder_decoder_tokens("cab").show()
+
 # %% [markdown] id="own-model-text"
-# The model puts the two together. For training, `forward` runs both in one pass. For writing they are called apart: the
-# encoder once for a source, the decoder again for each new token.
+# For training, `forward` runs both in one pass. For writing they are called apart: the encoder once for a source, the
+# decoder again for each new token. The context never changes, so a large model would also keep the keys and values that
+# the cross-attention makes of it.
 
 
 # %% id="own-encoder-decoder"
@@ -935,15 +907,11 @@ class EncoderDecoder(nn.Module):
         return self.decoder(read, *self.encode(source))
 
 
-# %% id="own-drawn" tags=["hide-input"]
-# Drawing: the encoder-decoder with tokens in it
-drawings.encoder_decoder_tokens("cab").show()
-
 # %% [markdown] id="reversal"
 # ### 7.1 Train it: read, then write backwards
 #
-# The task: read a word of four to eight random letters, and write it backwards. No position can do it alone: to write a
-# letter, the decoder must know how far it has come, and fetch the right letter from the source.
+# The task: read a word of four to eight random letters, and write it backwards. To write a letter, the decoder must know
+# how far it has come, and fetch the right letter from the source.
 
 # %% id="reversal-data" tags=["hide-input"]
 # Data: words of 4 to 8 letters, and the same backwards; 0 is padding, 1 the start, 2 the stop
@@ -967,9 +935,8 @@ for a, b in zip(source.tolist(), target.tolist(), strict=True):
     print(f"{spell(a):>8} -> {spell(b)}   (the full stop is the stop token)")
 
 # %% [markdown] id="reversal-train-text"
-# The vocabulary has 13 tokens: ten letters, padding, start and stop. The longest target has 9 tokens. Below is teacher forcing
-# in code. `shift_right` makes what the decoder reads, and one pass predicts all letters. `ignore_index=0` leaves padding
-# out of the loss.
+# There are 13 tokens: ten letters, padding, start and stop. Below is teacher forcing in code. `shift_right` makes what the
+# decoder reads, and one pass predicts all letters. `ignore_index=0` leaves padding out of the loss.
 
 
 # %% id="reversal-train"
@@ -991,7 +958,9 @@ def train_reversal(steps, seed=0, peak=5e-3):
 
 
 # %% [markdown] id="reversal-write-text"
-# And this is the loop of section 1, with a source. For nine tokens it does without a cache.
+# Now the loop of section 1, with a source. When does it end? The model says so itself, by choosing ⟨stop⟩. A chat model
+# ends its answer in the same way. But in a batch one text ends before another. Then the shorter one is filled up with padding until
+# all are finished. `source` holds the three words printed above, and `spell` turns ids into letters.
 
 
 # %% id="reversal-write"
@@ -999,15 +968,17 @@ def train_reversal(steps, seed=0, peak=5e-3):
 def write_backwards(model, source):
     context, real = model.encode(source)
     read = torch.full((len(source), 1), START, device=source.device)
-    for _ in range(9):
+    done = torch.zeros_like(read, dtype=torch.bool)  # (B, 1)
+    while read.size(1) < 10 and not done.all():  # nine tokens at most
         logits = model.decoder(read, context, real)[:, -1]
-        read = torch.cat([read, logits.argmax(dim=-1, keepdim=True)], dim=1)
+        new = most_likely(logits).masked_fill(done, 0)  # 0 is padding
+        read, done = torch.cat([read, new], dim=1), done | (new == STOP)
     return read[:, 1:]
 
 
 trained = train_reversal(300)
 for a, b in zip(source, write_backwards(trained, source), strict=True):
-    print(f"{spell(a):>8} -> {spell(b).split('.')[0]}")
+    print(f"{spell(a):>8} -> {spell(b)}")
 
 # %% id="reversal-measured" tags=["hide-input", "atol:3"]
 # Count: how many of 1000 new words are right in every letter; checks: your layer and model give course_lib's outputs
@@ -1056,10 +1027,7 @@ prove("without the mask the padding would count", differs)
 # %% [markdown] id="maps-question"
 # ### 7.2 Its three attentions
 #
-# The explorer shows all three for one word of eight letters: the encoder looks at the source, the decoder at its own
-# letters, and the decoder at the source.
-#
-# **Predict.** When the model writes the first letter, which source letter must the cross-attention find? And for the
+# **Predict.** When the model writes the first of eight letters, which source letter must the cross-attention find? And for the
 # last letter? What shape will the weights draw?
 
 # %% id="predict-cross"
@@ -1099,11 +1067,14 @@ DecodingExplorer(
 # its encoder may look at the source in both directions. Where everything is one text, a GPT is enough. It can translate,
 # too, if the text begins with the source.
 #
+# Greedy choice may miss the translation that is most probable *as a whole*, because a word that looks best now can lead to
+# a dead end. **Beam search** keeps the K best texts so far instead of one; you build it in the lab on
+# [choosing tokens](labs/05_choosing.ipynb).
+#
 # ## 8 Free running: when a letter goes wrong
 #
 # In training the decoder always read true letters. When it writes, it reads its own, and this is called **free
-# running**. What happens if one of them is wrong? To see a mistake, we take a model that was trained for only 100 steps,
-# and a word in which it gets a letter wrong early.
+# running**. What happens if one of them is wrong? To see it, we take a model trained for only 100 steps.
 
 # %% id="free-example" tags=["hide-input", "not-compared:a-half-trained-model"]
 # Example: one word, written after the true letters and after its own
@@ -1122,7 +1093,7 @@ def row(name, ids, truth):
 
 
 wanted = held_target[example].tolist()
-print(f"source: {spell(held_source[example])}    (wrong: a capital letter, or a full stop too early)\n")
+print(f"source: {spell(held_source[example])}    (wrong: a capital letter, or a full stop too early; · is padding)\n")
 row("wanted", wanted, wanted)
 row("each letter after the TRUE ones before it", forced[example].tolist(), wanted)
 row("each letter after its OWN ones before it", free[example].tolist(), wanted)
@@ -1134,7 +1105,7 @@ prove("trained, they cost nothing", full == [0] * 5)
 # %% [markdown] id="free-example-says"
 # At position 1 both lines are wrong in the same way, since both had read the same. In the upper line the teacher then
 # puts the right letter in each time, and most letters after it are right. The lower line has left out the letter *f*.
-# Each later letter rightly follows the one before it, but stands *one letter early*: so one mistake runs on to the end.
+# Each later letter rightly follows the one before it, but stands *one letter early*: one mistake runs on to the end.
 #
 # This gap between training and writing is called **exposure bias**. Better training closes it here: after 300 steps the
 # model's own letters cost it nothing.
@@ -1149,118 +1120,28 @@ prove("trained, they cost nothing", full == [0] * 5)
 #
 # **A good place to stop: your encoder–decoder reads and writes.**
 
-# %% [markdown] id="beam-question"
-# ## 9 Beam search
+# %% [markdown] id="speculative-idea"
+# ## 9 Speculative decoding
 #
-# Sometimes one wants a text that is as probable as possible *as a whole*, for example a translation. Greedy choice may
-# miss it, because a word that looks best now can lead to a dead end.
-
-# %% id="beam-drawn" tags=["hide-input"]
-# Drawing: two steps of beam search with two beams, and a check of its numbers
-drawings.beam_tree().show()
-first = {"dog": 0.5, "cat": 0.4, "car": 0.1}
-after = {"dog": {"and": 0.4, "barks": 0.3, "runs": 0.3}, "cat": {"sleeps": 0.9, "and": 0.1}}
-texts = {(a, b): first[a] * p for a, others in after.items() for b, p in others.items()}
-best = sorted(texts, key=texts.get, reverse=True)[:2]
-prove("the two best texts of the tree", best == [("cat", "sleeps"), ("dog", "and")])
-prove("their probabilities are 0.36 and 0.20", [round(texts[t], 2) for t in best] == [0.36, 0.2])
-prove("as logarithms", round(math.log(0.36), 2) == -1.02 and round(math.log(0.2), 2) == -1.61)
-logs = [round(math.log(chance), 3) for chance in (0.4, 0.9, 0.5)]
-prove("and those of the single steps", logs == [-0.916, -0.105, -0.693])
-
-# %% [markdown] id="beam"
-# Greedy takes *dog* with 0.5 and then *and* with 0.4. The text has the probability 0.5 · 0.4 = 0.20. But *The cat
-# sleeps* has 0.4 · 0.9 = 0.36. Greedy never sees it, because it threw *cat* away.
-#
-# **Beam search** keeps the K best texts so far, the *beams*; K = 2 here. It continues each of them with every
-# possible token, and of *all* these continuations it keeps the K best: here *cat sleeps* with 0.36 and *dog and* with
-# 0.20. With K = 1, beam search is greedy.
-#
-# Products of many small numbers vanish, so programs add logarithms instead. For *cat sleeps*, log 0.4 + log 0.9 = −0.916 −
-# 0.105 = −1.02; for *dog and* the sum is −1.61. The greater sum wins.
-
-# %% exercise="beam_step"
-
-
-# %% [markdown] id="beam-use-text"
-# Your step, called again and again, is a beam search. `parents` says which text each new one continues.
-
-
-# %% id="beam-search"
-@torch.no_grad()
-def search(model, start, n_new, n_beams):
-    texts, scores = start, torch.zeros(1, device=start.device)  # (1, T)
-    for _ in range(n_new):
-        chances = model(texts)[:, -1].log_softmax(dim=-1)  # (K, V)
-        scores, parents, tokens = beam_step(scores, chances, n_beams)
-        texts = torch.cat([texts[parents], tokens[:, None]], dim=1)
-    return texts[0], scores[0].item()
-
-
-for K in (1, 2, 4):
-    found, score = search(gpt, to_ids("The value of "), 30, K)
-    print(f"K = {K}: log-probability {score:.2f}: {to_text(found)!r}")
-
-# %% [markdown] id="beam-length"
-# More beams need not find a more probable text: above, two beams end a little lower than one. Nor is the most probable
-# text always the best one. In translation a few beams help, and many do harm. For stories beam search is the wrong tool:
-# people do not write the most probable thing.
-#
-# Each further token lowers the sum, so a text that stops early can win although it is worse. The cure is a **length
-# penalty**: finished texts are compared by log-probability divided by length<sup>α</sup>. Take −1.0 for two tokens and
-# −1.4 for four. With α = 0 the first wins; with α = 1 they have −0.5 and −0.35, and the second wins.
-#
-# ## 10 Speculative decoding
-#
-# When a large model writes, most of its time goes into fetching its weights from memory, again for each token. One pass
-# over several tokens fetches them just once. So a small and fast model, the **draft**, guesses four tokens ahead, and
-# the large model reads all four in one pass. As in teacher forcing, that pass says what it would write itself at each
-# position. It keeps the guesses up to the first that differs, and puts its own choice there.
+# When a large model writes a single text, most of its time goes into fetching its weights from memory, again for each
+# token. One pass over several tokens fetches them just once. So a small and fast model, the **draft**, guesses four tokens,
+# and the large model reads all four in one pass. As in teacher forcing, that pass says what it would write itself at each
+# position. It keeps the guesses up to the first that differs, and puts its own choice there. If all four hold,
+# its own choice comes fifth.
 
 # %% id="speculative" tags=["hide-input"]
-# Drawing: writing alone, and writing with guesses; and checks of beam search
+# Drawing: writing alone, and writing with guesses
 drawings.guesses_and_checks().show()
-prompts = windows(held_out, 64, torch.Generator().manual_seed(5))[0][:, :16]  # (B, 16)
-one_beam, _ = search(gpt, prompts[:1], 20, 1)
-greedy = generate(gpt, prompts[:1], 20, most_likely)
-prove("one beam is greedy", torch.equal(one_beam, greedy[0]))
-torch.manual_seed(12)
-tiny = LanguageModel(
-    TransformerConfig(
-        vocab_size=5, d_model=24, n_heads=2, n_decoder_layers=2, norm_place="pre", tie_embeddings=False, dropout=0.0
-    )
-).eval()
-start = torch.zeros(1, 1, dtype=torch.int64)
-every = torch.cat([start.expand(5**4, 1), torch.cartesian_prod(*[torch.arange(5)] * 4)], dim=1)  # (N, T)
-with torch.no_grad():
-    tiny.head.weight.mul_(1.5)
-    each = tiny(every[:, :-1]).log_softmax(-1).gather(-1, every[:, 1:, None]).sum((1, 2))  # (N,)
-scores, texts = torch.zeros(1), start
-for _ in range(4):  # keep everything
-    with torch.no_grad():
-        chances = tiny(texts)[:, -1].log_softmax(-1)
-    scores, parents, tokens = beam_step(scores, chances, chances.numel())
-    texts = torch.cat([texts[parents], tokens[:, None]], dim=1)
-prove("with room for all texts beam search finds the best one", torch.equal(texts[0], every[each.argmax()]))
-for K in (1, 2, 4):
-    by_library = beam_search(tiny, start, n_beams=K, max_new_tokens=4, length_penalty=0).tokens[0, 0]
-    prove(f"the library finds the same text with {K} beams", torch.equal(by_library, search(tiny, start, 4, K)[0]))
-
-lower = 0  # how often four beams end lower than two, for 32 prompts of 16 characters and 20 new ones
-for prompt_row in prompts[:32]:
-    two, four = (search(gpt, prompt_row[None], 20, K)[1] for K in (2, 4))
-    lower += four < two - 1e-3
-prove("more beams may end lower", lower > 0)
 
 # %% [markdown] id="speculative-says"
-# With greedy choice the text is the very same, since a guess is kept only if the large model would have written it. A bad
-# draft makes the writing slower, never worse. The lab on [choosing tokens](labs/05_choosing.ipynb) measures the gain.
+# With greedy choice the text is exactly the same as without the draft. What a refused guess left in the cache is deleted. The
+# lab on [choosing tokens](labs/05_choosing.ipynb) measures the gain.
 
 # %% [markdown] id="thread-text"
-# ## 11 Your model so far
+# ## 10 Your model so far
 #
-# Your GPT, your loop, your filter and your decoder layer go into `my_transformer.py`. The folded cell trains the file's
-# GPT for 200 steps, on your text or on ours, and lets it write.
+# Your GPT, your loop, your filter and your decoder layer go into `my_transformer.py`. The folded cell trains its GPT for
+# 200 steps, and lets it write.
 
 # %% id="thread" tags=["hide-input", "not-compared:sampled-text"]
 # Train: the GPT of your file, 200 steps; then let it write
@@ -1278,11 +1159,11 @@ for _ in range(200):
     adam.step()
     adam.zero_grad()
 choose = functools.partial(my.choose, temperature=0.7, p=0.9, generator=draws)
-written = my.generate(small_gpt.eval(), inputs[:1, :8], 120, choose)[0].tolist()
-print(repr("".join(known[token] for token in written)))
+written = "".join(known[token] for token in my.generate(small_gpt.eval(), inputs[:1, :8], 120, choose)[0].tolist())
+print(f"{written[:8]!r} goes on: {written[8:]!r}")
 
 # %% [markdown] id="end"
-# ## 12 What you have
+# ## 11 What you have
 #
 # <details><summary>The chapter on one card</summary>
 #
@@ -1296,15 +1177,15 @@ print(repr("".join(known[token] for token in written)))
 # | cache | keys and values of all earlier tokens | 4.1 |
 # | temperature, top-k, top-p | divide the logits; keep k tokens; keep the fewest that reach p | 5 |
 # | decoder layer | causal self-attention, cross-attention (keys, values from the encoder), feed-forward | 6 |
-# | beam search | keep the K best texts of all continuations; correct for length | 9 |
-# | speculative decoding | a draft guesses, one pass checks | 10 |
+# | the end | each text until ⟨stop⟩, then padding; the loop until all are finished | 7.1 |
+# | speculative decoding | a draft guesses, one pass checks | 9 |
 #
 # </details>
 #
 # ### You can now
 #
 # - write a GPT, and the loop that lets it write with a cache;
-# - train it on a text of your own, and choose how it chooses;
+# - train it on your own text, and choose how it chooses;
 # - write the decoder layer of a translator;
 # - notice a leak by a loss that is too good.
 #
@@ -1335,32 +1216,29 @@ print(repr("".join(known[token] for token in written)))
 #
 # </details>
 #
-# <details><summary>5. When is beam search the right tool, and when is it not?</summary>
+# <details><summary>5. When does the loop that writes end, and how if several texts are written at once?</summary>
 #
-# It is right where the source leaves few good answers, as in translation, with a few beams. In open texts it finds
-# probable and dull ones (section 9).
+# When the model chooses ⟨stop⟩. In a batch, finished texts are filled up with padding until all are finished
+# (section 7.1).
 #
 # </details>
 #
 # ### What comes next
 #
-# [Chapter 6](06_training.ipynb) is about training itself, and what to do when a model does not learn. Or stay with the
-# decoder: [how it chooses its next token](labs/05_choosing.ipynb), [what happens inside
-# it](labs/05_inside_a_model.ipynb), and [bugs that raise no error](labs/05_bugs.ipynb).
+# [Chapter 6](06_training.ipynb) is about training itself. Or stay with the decoder, in the labs on [choosing
+# tokens](labs/05_choosing.ipynb), [what happens inside](labs/05_inside_a_model.ipynb), and [silent
+# bugs](labs/05_bugs.ipynb).
 #
 # ### Sources
 #
 # <details><summary>The papers behind this chapter</summary>
 #
-# - Vaswani et al. 2017, arXiv:1706.03762, section 3.1 (the decoder) and 6.1 (beam search).
+# - Vaswani et al. 2017, arXiv:1706.03762, section 3.1 (the decoder).
 # - Radford et al. 2018, 2019 (GPT, GPT-2). Raffel et al. 2020 (T5), arXiv:1910.10683; Radford et al. 2022 (Whisper),
 #   arXiv:2212.04356.
 # - Williams and Zipser 1989 (teacher forcing); Bengio et al. 2015, arXiv:1506.03099, and Ranzato et al. 2015,
 #   arXiv:1511.06732 (exposure bias).
-# - Fan et al. 2018, arXiv:1805.04833 (top-k); Holtzman et al. 2020, arXiv:1904.09751 (top-p, and that people do not write
-#   the most probable text); Nguyen et al. 2024, arXiv:2407.01082 (min-p).
-# - Wu et al. 2016, arXiv:1609.08144 (length penalty). Koehn and Knowles 2017, arXiv:1706.03872, and Stahlberg and Byrne
-#   2019, arXiv:1908.10090 (what many beams do).
+# - Fan et al. 2018, arXiv:1805.04833 (top-k); Holtzman et al. 2020, arXiv:1904.09751 (top-p); Nguyen et al. 2024, arXiv:2407.01082 (min-p).
 # - Leviathan et al. 2023, arXiv:2211.17192, and Chen et al. 2023, arXiv:2302.01318 (speculative decoding).
 #
 # </details>

@@ -69,11 +69,11 @@ CALLS = {
         ("fresh_gpt(11)", "lambda t: write_greedily(model, t, 4)", "ids(2, 3)"),
         ("fresh_gpt(11)", "lambda t: generate(model, t, 4, most_likely)", "ids(2, 3)"),
         ("EncoderDecoder(11, 16)", "lambda s: write_backwards(model, s)", "ids(2, 5)"),
-        ("fresh_gpt(11)", "lambda t: search(model, t, 3, 2)[0]", "ids(1, 3)"),
     ],
     "06_training": [
         ("Transformer(SMALL)", "lambda s, t: sums_of(model, {'source': s, 'target': t})", "ids(2, 5), ids(2, 6)"),
     ],
+    "labs/05_choosing": [("LanguageModel(SMALL)", "lambda t: search(model, t, 3, 2)[0]", "ids(1, 3)")],
 }
 # Written for one place, a CPU: with the mask that it is given, or one made beside it.
 ON_THE_CPU = {

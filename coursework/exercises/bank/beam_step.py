@@ -134,10 +134,10 @@ EXERCISE = Exercise(
 the log-probabilities of the tokens of text k so far, and `log_probabilities[k]` those of its possible next tokens.
 Among all K·V ways to go on, find the `n_beams` (at most K·V) with the highest new sums.
 Return three tensors, the best first: the new sums, the number k of the text that each continues (its parent), and its
-new token. K need not equal `n_beams`: at the first step K is 1. No two sums are equal in the cases. Parents and tokens
+new token. K need not equal `n_beams`: at the first step K is 1. The tests contain no ties. Parents and tokens
 are int64. You need no gradients.""",
-    why="""All of beam search is this step, again and again, and a rule for what has ended. Texts fork when two of their
-continuations are kept, and die when none is.""",
+    why="""All of beam search is this step, again and again, and a rule for what has ended. A text splits if two of
+its continuations are kept, and is dropped if none is.""",
     difficulty=3,
     minutes=14,
     reference=beam_step,

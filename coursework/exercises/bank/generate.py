@@ -156,9 +156,9 @@ EXERCISE = Exercise(
     title="Write with a cache",
     what="""Write `generate(model, tokens, n_new, choose)`. The model is called as `model(tokens, caches)`, and
 `caches` is a list with one dict for each of `model.layers`, empty at first: the model fills them. In its first pass it
-reads the whole prompt; after that, in each pass, the one token that it has not read yet. `choose` makes tokens (B, 1)
-of the logits (B, V) at the newest position. Return prompt and new tokens in one tensor, after exactly `n_new` passes;
-`n_new` may be 0. No gradients are needed here. Leave the prompt as it is.""",
+reads the whole prompt; after that, in each pass, the one token that it has not read yet. `choose` turns the logits
+(B, V) at the newest position into tokens (B, 1). Return prompt and new tokens in one tensor, after exactly `n_new`
+passes; `n_new` may be 0. No gradients are needed here. Leave the prompt as it is.""",
     why="This loop is what runs when a chat answers you.",
     difficulty=3,
     minutes=15,

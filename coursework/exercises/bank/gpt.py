@@ -238,16 +238,17 @@ def _pieces_equal_the_whole(call) -> str | None:
 EXERCISE = Exercise(
     title="A whole GPT",
     what="""Write `forward` of `GPT`; the parts are made for you. Turn the ids into vectors, and put dropout on them.
-Send the vectors through the layers, one after the other: norms, residuals and dropout are inside the layers. Then a
-last norm and a linear map make logits for every position.
+Send the vectors through the layers, each called as `layer(x, positions, mask, cache)`: norms, residuals and dropout are
+inside. Then a last norm and a linear map make logits for every position.
 
-Each layer is called as `layer(x, positions, mask, cache)`. Your `forward` makes `positions` (T,), those of the T new
-`tokens`, counted from 0 at the start of the text, and `mask` (T, P + T), True = may attend: a token sees itself and all
-tokens before it, P of which were read in earlier passes.
+Two of the four arguments are yours to make. Of the text, T tokens are new, and P were read in earlier passes:
 
-In training `caches` is None: pass None to each layer, and P is 0. In writing it is a list with one dict for each layer.
-Each dict is empty at first; its layer fills it with the keys `"k"` (B, H, P, E) and values `"v"` of the P tokens read so
-far. Make every tensor on the device of `tokens`.""",  # noqa: E501
+- `positions` (T,): those of the new `tokens`, counted from 0 at the start of the text;
+- `mask` (T, P + T), True = may attend: a token sees itself and all tokens before it.
+
+In training `caches` is None: pass None to each layer, and P is 0. When the model writes, it is a list with one dict for
+each layer, empty at first. The layer fills it with the keys `"k"` (B, H, P, E) and values `"v"` of the P tokens read so
+far. Make every tensor on the device of `tokens`.""",
     why="It is the form of nearly every chat model. You will train it in the next section, and then let it write.",
     difficulty=4,
     minutes=28,

@@ -145,9 +145,10 @@ EXERCISE = Exercise(
     what="""Write `top_p_filter(logits, p)`. For each row, keep the fewest tokens, the most likely first, that have
 probability `p` or more together: the token with which the sum reaches `p` is kept, the next one is not. So at least
 one token is always kept. Return the logits in their old order, with minus infinity for the tokens that are cut. A sort
-can be undone: after `ordered, order = x.sort()`, `ordered.gather(-1, order.argsort())` is `x` again. `p` is above 0 and
-at most 1. In the cases no two logits of a row are equal, and no sum of probabilities is so near to `p` that
-rounding could decide.""",
+can be undone. For `x` = [2, 9, 5], `ordered, order = x.sort(descending=True)` gives [9, 5, 2] and the old positions
+[1, 2, 0]. Then `order.argsort()` is [2, 0, 1], and `ordered.gather(-1, order.argsort())` is [2, 9, 5] again. `p` is
+above 0 and at most 1. The tests contain no ties, and no sum of probabilities so near to `p` that rounding could
+decide.""",
     why="""It is the filter that most chat systems offer. If you also cut the token that reaches `p`, you may keep
 nothing, and if you forget to undo the sorting, you cut the wrong tokens.""",
     difficulty=3,

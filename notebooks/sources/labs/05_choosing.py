@@ -1,13 +1,13 @@
 # %% [markdown] id="title"
 # # Lab: how does a model choose its next token?
 #
-# **The question: between the scores of a model and the word that appears lies a choice. What decides it?** First the
-# settings that every chat program has, and why the same settings mean something else in another program. Then texts
-# that end at different lengths, and texts that are longer than anything the model was trained on. At the end a trick
-# with which a small model makes a large one write faster without changing a single probability.
+# **The question: between the scores of a model and the word that appears lies a choice. What decides it?** First come the
+# settings that every chat program has. Then you build beam search, which looks for the most probable text, and ask whether
+# that is the text one wants. Next, the model writes texts longer than any it was trained on. At the end a small model makes
+# a large one write faster without changing a single probability.
 #
-# The lab stands on [chapter 5](../05_decoder.ipynb): its sections on sampling, on beam search and on the cache. It
-# has four exercises and takes about {minutes} minutes.
+# You need sections 1 to 5 of [chapter 5](../05_decoder.ipynb). With its five exercises the lab takes about {minutes}
+# minutes.
 
 # %% id="imports" tags=["hide-input"]
 # Imports, and settings so that the numbers come out nearly the same in every run
@@ -18,7 +18,7 @@ import torch
 import torch.nn.functional as F
 
 from course_lib.config import TransformerConfig
-from course_lib.generation import Sampling, beam_search, generate, min_p_filter, speculative_generate, top_p_filter
+from course_lib.generation import Sampling, beam_search, generate, speculative_generate, top_p_filter
 from course_lib.testing import prove
 from course_lib.transformer import LanguageModel
 from coursework import exercises as ex
@@ -54,9 +54,9 @@ torch.set_num_threads(1)
 drawings.sampler_orders().show()
 
 # %% [markdown] id="orders-by-hand"
-# **By hand.** Four tokens have the probabilities 0.60, 0.20, 0.12 and 0.08. A temperature of 2 takes the square root
-# of each probability and divides by the sum of the roots. (Halving a logarithm is taking a root.) Then, or before,
-# top-p 0.75 keeps the fewest tokens that reach three quarters together.
+# **By hand.** Four tokens have the probabilities 0.60, 0.20, 0.12 and 0.08. A temperature of 2 halves the logarithms: it
+# takes the square root of each probability and divides by the sum of the roots. Then, or before, top-p 0.75 keeps the
+# fewest tokens that reach three quarters together.
 #
 # | | first | second | third | fourth |
 # |---|---|---|---|---|
@@ -66,8 +66,7 @@ drawings.sampler_orders().show()
 # | top-p, then temperature | 0.63 | 0.37 | — | — |
 #
 # In the third row the filter looks at the flattened distribution: 0.42 and 0.24 are not enough, so it needs three
-# tokens. In the last row it looks at the original one, where two tokens have 0.80. The temperature comes too late to
-# bring the third one back.
+# tokens. In the last row it looks at the original one, where two tokens have 0.80.
 
 # %% id="orders-by-hand-run"
 four = torch.tensor([0.60, 0.20, 0.12, 0.08]).log()  # logits
@@ -99,44 +98,11 @@ prove("the table: temperature 2", torch.allclose(heated, torch.tensor([0.418, 0.
 
 # %% exercise="sampling_order"
 
-# %% [markdown] id="min-p-text"
-# ### 1.1 Two filters, two orders
-#
-# The temperature is not the only setting for which the order matters. Take six tokens with the probabilities 0.50, 0.20,
-# 0.10, 0.08, 0.07 and 0.05, and the two filters top-p 0.85 and min-p 0.15. After a filter the rest is scaled up, so
-# that it sums to one again.
-#
-# If **top-p comes first**, it keeps four tokens (0.50 + 0.20 + 0.10 + 0.08 = 0.88). All four are at least 0.15 times
-# as likely as the first, so min-p has nothing left to do: four tokens. If **min-p comes first**, it keeps the same
-# four tokens. But now they are scaled up by 1/0.88, and the first *three* of them have 0.91 together. So top-p drops
-# the fourth: three tokens.
-#
-# The first order is that of `transformers` and of this course's library, the second that of vLLM.
-
-# %% id="min-p-run"
-six = torch.tensor([0.50, 0.20, 0.10, 0.08, 0.07, 0.05]).log()
-top_p_first = min_p_filter(top_p_filter(six, 0.85), 0.15).softmax(-1)
-min_p_first = top_p_filter(min_p_filter(six, 0.15), 0.85).softmax(-1)
-print("top-p, then min-p keeps", int((top_p_first > 0).sum()), "tokens")
-print("min-p, then top-p keeps", int((min_p_first > 0).sum()), "tokens")
-
-# %% id="min-p-proof" tags=["hide-input"]
-# Check: three tokens against four, and that min-p first never keeps more
-prove("min-p before top-p keeps fewer", ((min_p_first > 0).sum(), (top_p_first > 0).sum()) == (3, 4))
-many = 2 * torch.randn(2000, 12, generator=torch.Generator().manual_seed(0))
-first = min_p_filter(top_p_filter(many, 0.85), 0.15) > -math.inf
-second = top_p_filter(min_p_filter(many, 0.15), 0.85) > -math.inf
-prove("what min-p first keeps, top-p first keeps too, in 2000 distributions", (second <= first).all())
-library = Sampling(top_p=0.85, min_p=0.15).probabilities(many) > 0
-prove("the course's library takes top-p first", torch.equal(library, first))
-
 # %% [markdown] id="gpt-text"
-# ### 1.2 On a real distribution
+# ### 1.1 On a real distribution
 #
 # Does it matter beyond an example? We train the GPT of chapter 5 once more: two layers, 64 wide, on characters of the
-# Python language reference. (It takes about fifteen seconds. One seed, and all that follows in this section is about
-# this one model.)
-
+# Python language reference. It takes about fifteen seconds. All that follows in this section is about this one model.
 
 # %% id="gpt-train" tags=["hide-input"]
 # The text, the model, and 600 updates
@@ -221,12 +187,11 @@ prove("hot and first, far more survive", before[-1] > 2 * after)
 # bring back one that was cut. With the temperature first, the nucleus widens as the text gets hotter. That is why 1.5
 # can be a pleasant setting in one program and give broken words in another.
 #
-# ### 1.3 Which setting writes well?
+# ### 1.2 Which setting writes well?
 #
-# Now let the model write with eight settings, all in the library's order. We measure two things that one can count.
-# The first is the share of written words (four letters or more) that occur in the training text. The second is the
-# share of eight-character pieces that the same text has written before: a sign of going round in circles. Real text
-# is measured in the same way.
+# Now let the model write with eight settings, and measure two things that one can count. The first is the share of
+# written words, of four letters or more, that occur in the training text. The second is the share of eight-character pieces
+# that the same text has written before: a sign of going round in circles.
 #
 # A *repetition penalty*, the last setting in the list, makes a character less likely if the text has used it before.
 #
@@ -283,25 +248,112 @@ prove("top-p 0.8 writes more known words than plain sampling", judged["top-p 0.8
 prove("the penalty loosens the loops of greedy text", judged["greedy"][1] > judged["greedy, penalty 1.3"][1] + 0.05)
 
 # %% [markdown] id="strategies-says"
-# Each setting trades errors against monotony. Greedy decoding and low temperatures stay with what the model is sure
-# of, and come back to it again and again. High temperatures leave the loops and the dictionary with them. Filters cut
-# off the many unlikely characters and leave the choice among the good ones to chance, which is why most programs use
-# one.
+# Each setting trades errors against monotony. Greedy decoding and low temperatures come back again and again to what the
+# model is sure of. High temperatures leave the loops, and the dictionary with them. Filters cut off the many unlikely
+# characters and leave the choice among the good ones to chance, which is why most programs use one.
 #
-# ## 2 Texts that end
+# ## 2 The most probable text
 #
-# *Beam search* (chapter 5) looks for a text with a high probability as a whole. There the length becomes a problem.
-# Each further token multiplies the probability by a number below one. A finished text pays once more, for its stop
-# token, wherever that stands. So where the model is unsure over many tokens, a text that stops early can win though
-# it is worse. In the extreme the best text is the empty one.
+# A translator does not want to be surprised. It wants the text that is most probable *as a whole*. Greedy choice may miss
+# it, because a word that looks best now can lead to a dead end.
+
+# %% id="beam-drawn" tags=["hide-input"]
+# Drawing: two steps of beam search with two beams, and a check of its numbers
+drawings.beam_tree().show()
+first = {"dog": 0.5, "cat": 0.4, "car": 0.1}
+after = {"dog": {"and": 0.4, "barks": 0.3, "runs": 0.3}, "cat": {"sleeps": 0.9, "and": 0.1}}
+texts = {(a, b): first[a] * p for a, others in after.items() for b, p in others.items()}
+best = sorted(texts, key=texts.get, reverse=True)[:2]
+prove("the two best texts of the tree", best == [("cat", "sleeps"), ("dog", "and")])
+prove("their probabilities are 0.36 and 0.20", [round(texts[t], 2) for t in best] == [0.36, 0.2])
+prove("as logarithms", round(math.log(0.36), 2) == -1.02 and round(math.log(0.2), 2) == -1.61)
+logs = [round(math.log(chance), 3) for chance in (0.4, 0.9, 0.5)]
+prove("and those of the single steps", logs == [-0.916, -0.105, -0.693])
+
+# %% [markdown] id="beam"
+# Greedy takes *dog* with 0.5 and then *and* with 0.4. The text has the probability 0.5 · 0.4 = 0.20. But *The cat
+# sleeps* has 0.4 · 0.9 = 0.36. Greedy never sees it, because it threw *cat* away.
 #
-# The cure is to divide the log-probability by something that grows with the length n. Two forms are common:
+# **Beam search** keeps the K best texts so far, the *beams*; K = 2 here. It continues each of them with every
+# possible token, and of *all* these continuations it keeps the K best: here *cat sleeps* and *dog and*. With K = 1, beam
+# search is greedy.
+#
+# Products of many small numbers vanish, so programs add logarithms instead. For *cat sleeps*, log 0.4 + log 0.9 = −0.916 −
+# 0.105 = −1.02; for *dog and* the sum is −1.61. The greater sum wins.
+
+# %% exercise="beam_step"
+
+
+# %% [markdown] id="beam-use-text"
+# Your step, called again and again, is a beam search. `parents` says which text each new one continues.
+
+
+# %% id="beam-search"
+@torch.no_grad()
+def search(model, start, n_new, n_beams):
+    texts, scores = start, torch.zeros(1, device=start.device)  # (1, T)
+    for _ in range(n_new):
+        chances = model(texts)[:, -1].log_softmax(dim=-1)  # (K, V)
+        scores, parents, tokens = beam_step(scores, chances, n_beams)
+        texts = torch.cat([texts[parents], tokens[:, None]], dim=1)
+    return texts[0], scores[0].item()
+
+
+for K in (1, 2, 4):
+    found, score = search(gpt, encode("The value of "), 30, K)
+    print(f"K = {K}: log-probability {score:.2f}: {decode(found)!r}")
+
+# %% id="beam-check" tags=["hide-input", "atol:3"]
+# Count: do more beams find more? Check: one beam is greedy; with room for all texts the best one is found; the library finds the same
+one_beam, _ = search(gpt, prompts[:1], 20, 1)
+greedy = generate(gpt, prompts[:1], max_new_tokens=20, temperature=0)
+prove("one beam is greedy", torch.equal(one_beam, greedy[0]))
+torch.manual_seed(12)
+tiny = LanguageModel(
+    TransformerConfig(
+        vocab_size=5, d_model=24, n_heads=2, n_decoder_layers=2, norm_place="pre", tie_embeddings=False, dropout=0.0
+    )
+).eval()
+start = torch.zeros(1, 1, dtype=torch.int64)
+every = torch.cat([start.expand(5**4, 1), torch.cartesian_prod(*[torch.arange(5)] * 4)], dim=1)  # (N, T)
+with torch.no_grad():
+    tiny.head.weight.mul_(1.5)
+    each = tiny(every[:, :-1]).log_softmax(-1).gather(-1, every[:, 1:, None]).sum((1, 2))  # (N,)
+scores, texts = torch.zeros(1), start
+for _ in range(4):  # keep everything
+    with torch.no_grad():
+        chances = tiny(texts)[:, -1].log_softmax(-1)
+    scores, parents, tokens = beam_step(scores, chances, chances.numel())
+    texts = torch.cat([texts[parents], tokens[:, None]], dim=1)
+prove("with room for all texts beam search finds the best one", torch.equal(texts[0], every[each.argmax()]))
+for K in (1, 2, 4):
+    by_library = beam_search(tiny, start, n_beams=K, max_new_tokens=4, length_penalty=0).tokens[0, 0]
+    prove(f"the library finds the same text with {K} beams", torch.equal(by_library, search(tiny, start, 4, K)[0]))
+
+lower = 0  # how often two beams end lower than one, with 20 new characters
+for prompt_row in prompts:
+    one, two = (search(gpt, prompt_row[None], 20, K)[1] for K in (1, 2))
+    lower += two < one - 1e-3
+print(f"two beams end with a less probable text than one: after {lower} of {len(prompts)} prompts")
+prove("more beams may end lower", lower > 0)
+
+# %% [markdown] id="beam-length"
+# More beams mostly find a more probable text, but not always.
+#
+# ### 2.1 Texts that end
+#
+# A text that may stop brings a new problem: each further token multiplies the probability by a number below one. A finished
+# text pays once more, for its stop token, wherever that stands. So where the model is unsure over many tokens, a text that
+# stops early can win though it is worse.
+#
+# The cure is a **length penalty**: divide the log-probability by something that grows with the length n. Two forms are
+# common:
 #
 # $$\frac{\log p}{n^{\alpha}} \qquad\qquad \frac{\log p}{\left(\frac{5 + n}{6}\right)^{\alpha}}$$
 #
-# The first is used by `transformers` and by this course. The second is from Google's translation system of 2016, GNMT
-# (Wu et al.), and it is the one for which the paper of 2017 gives its α = 0.6. At α = 0 neither divides by anything
-# but 1. Log-probabilities are negative, so dividing by more brings a score closer to zero, and *up*.
+# The first is used by `transformers` and by this course. The second is from Google's translation system of 2016, GNMT,
+# and it is the one for which the paper of 2017 gives its α = 0.6. Log-probabilities are negative, so dividing by more
+# brings a score closer to zero, and *up*.
 #
 # **By hand.** A text of 3 tokens has log-probability −3.0, a text of 9 tokens −4.5. Let α be 0.6.
 #
@@ -310,8 +362,7 @@ prove("the penalty loosens the loops of greedy text", judged["greedy"][1] > judg
 # | length to the power α | 1.93 | 3.74 | −1.55 | −1.20 | long |
 # | GNMT | 1.19 | 1.66 | −2.52 | −2.71 | short |
 #
-# The same α chooses another text. If you copy 0.6 out of the paper into a program with the first form, you get longer
-# texts than the authors did.
+# If you copy 0.6 out of the paper into a program with the first form, you get longer texts than the authors did.
 
 # %% id="length-forms" tags=["hide-input"]
 # Figure: both divisors against the length; and a check of the table
@@ -335,9 +386,8 @@ prove("the table: scores", max(abs(a - b) for a, b in zip(scores, (-1.55, -1.2, 
 # %% exercise="length_penalty"
 
 # %% [markdown] id="length-run-text"
-# Here is a beam search over texts that may stop at any time. The model is fresh, so it knows no language, but it has
-# preferences. One of its tokens means “stop”. We search for the best text of at most ten tokens with three values of
-# α.
+# Here is the library's beam search over texts that may stop at any time. The model is fresh, so it knows no language, but
+# it has preferences. We search for the best text of at most ten tokens with three values of α.
 
 # %% id="length-run" tags=["hide-input"]
 # A fresh model of seven tokens, and beam search with three exponents
@@ -354,8 +404,8 @@ prove("without a length penalty the best text stops at once; larger α finds lon
 
 # %% [markdown] id="beam-question"
 # Without a penalty the search is right in its own terms: the most probable text is to say nothing. So is the most
-# probable text what one wants? On our GPT we can ask. We let it write 60 characters after each of 64 prompts,
-# greedily and with beams of four, and compare with what people wrote there.
+# probable text what one wants? We let our GPT write 60 characters after each of 64 prompts, greedily and with beams of
+# four, and compare with what people wrote there.
 #
 # **Predict.** Which of the three is most probable to the model, and which repeats least?
 
@@ -391,13 +441,13 @@ prove("and repeat more", min(scored["greedy"][1], scored["4 beams"][1]) > scored
 
 # %% [markdown] id="beam-says"
 # People do not write the most probable thing; Holtzman et al. (2020) found the same on large models. Beam search
-# belongs to tasks whose source leaves few good answers, such as translation. For open text one draws.
+# belongs to tasks whose source leaves few good answers, such as translation. There a few beams help, and many do harm. For
+# open text one draws.
 #
 # ## 3 Long texts
 #
 # How much work is a long text? Without a *cache*, each step sends the whole text so far through all layers and uses
-# only the last prediction. With a cache, the keys and values of earlier positions are kept, and each step computes
-# one position.
+# only the last prediction. With a cache, each step computes one position.
 
 # %% id="cached-drawn" tags=["hide-input"]
 # Drawing: which positions each of six steps computes
@@ -414,10 +464,8 @@ drawings.cached_positions().show()
 # 0.5, and look at the share of known words by their distance from the prompt. Suppose it falls. Two explanations come
 # to mind.
 #
-# - **Its errors.** Each wrong character becomes part of the input. The input drifts away from what the model was
-#   trained on, and errors breed errors.
-# - **Its positions.** Beyond position 128, the model meets positions and distances that never occurred in training
-#   (chapter 3).
+# - **Its errors.** Each wrong character becomes part of the input, which drifts away from what the model was trained on.
+# - **Its positions.** Beyond position 128, the model meets positions and distances that never occurred in training.
 #
 # A *control* can tell them apart: an experiment that changes one of the two and leaves the other. In every step, the
 # model reads the newest 128 characters only, and they are numbered from 0 again. It still has to live with its
@@ -486,26 +534,22 @@ prove("and all five end near where they began", all(abs(a - b) < 0.2 for a, b in
 prove("the live model agrees", live["the newest 128 in sight"][2] > live["all characters in sight"][2] + 0.1)
 
 # %% [markdown] id="drift-says"
-# It was mostly the positions. With the crop the errors stay in the text. All five models end near where they
-# began, and far above those that see the whole text. So errors do little harm at this temperature: most
-# beginnings make some continuation plausible. Rotary positions beyond 128 turn the keys further than ever in training.
-# That is true of this small model and of these 240 characters; [the lab on long context](03_long_context.ipynb) shows
-# what is done about it.
+# It was mostly the positions. With the crop the errors stay in the text. Yet all five models end near where they
+# began, and far above those that see the whole text. Rotary positions beyond 128 turn the keys further than ever in training.
+# [The lab on long context](03_long_context.ipynb) shows what is done about it.
 #
-# The crop has its price. When the oldest character leaves, the vectors of all the others change, because in the
-# second layer and above they were computed with that character in sight. So what a cache holds of these layers is no
-# longer valid, and each step must compute all 128 positions. The crop is a control and not a cure.
+# The crop is a control and not a cure. When the oldest character leaves, the vectors of all the others change in the second
+# layer and above, because they were computed with that character in sight. So the cache is no longer valid, and each step
+# must compute all 128 positions.
 #
 # ## 4 Let a small model guess
 #
 # A large model writes one token per pass, and when it writes a single text, most of the time of a pass goes into
-# fetching the weights from memory. A pass over five tokens fetches them only once, too, and takes far less time than
-# five passes. But the model cannot use that when it writes: it does not know the next four tokens. Could somebody guess
-# them?
+# fetching the weights from memory. A pass over five tokens takes far less time than five passes. But the model cannot use
+# that when it writes: it does not know the next four tokens. Could somebody guess them?
 #
-# **Speculative decoding** (Leviathan et al. 2023; Chen et al. 2023) lets a small model, the *draft*, write a few
-# tokens. Then the large model reads all of them in one pass, which gives it its own distribution at each position, and
-# checks them one by one.
+# **Speculative decoding** lets a small model, the *draft*, write a few tokens. Then the large model reads all of them in
+# one pass, which gives it its own distribution at each position, and checks them one by one.
 
 # %% id="guess-drawn" tags=["hide-input"]
 # Drawing: one round of guessing and checking
@@ -578,14 +622,15 @@ worst = (one_token(p, q) - p).abs().max()
 prove("the token is distributed as p, for 10,000 random pairs", worst < 1e-12)
 
 # %% [markdown] id="sequence-text"
-# That was one token. A round has several, and a refusal ends it. Is the *text* right, too? For a small case we can
-# add up everything that can happen. Three tokens, two models in which the next token depends on the one before, a
-# round of two guesses. The function follows each path: which tokens were guessed, which were kept, what replaced a
-# refused one, and what was drawn from the large model behind them. It returns the probability of each text of two
-# tokens.
+# That was one token. A round has several guesses, and a refusal ends it. Is the *text* right, too? For two small models and
+# a round of two guesses, the folded cell adds up everything that can happen: all texts keep the large model's probability.
+#
+# The draft changes no probability. What it changes is the number of passes. If all guesses are kept, the pass gives one
+# more token: the large model's own behind the last guess. How many tokens a pass gives on average is your exercise.
 
 
-# %% id="sequence-code"
+# %% id="sequence-code" tags=["hide-input"]
+# Check: each path through a round of two guesses, with three tokens
 def two_tokens(P, Q, first):
     """Exact chance (V, V) of each text after `first`, with two guesses."""
     total = torch.zeros_like(P)
@@ -602,10 +647,6 @@ P, Q = torch.randn(2, 3, 3).double().softmax(-1)  # two models of three tokens
 wanted = P[0][:, None] * P  # chance of a, times chance of b after a
 same = torch.allclose(two_tokens(P, Q, 0), wanted)
 prove("all nine texts have the large model's probability", same)
-
-# %% [markdown] id="tokens-text"
-# The draft changes no probability. What it changes is the number of passes. If the draft agrees often, a pass of the
-# large model gives several tokens. How many, on average, is your exercise.
 
 # %% exercise="tokens_a_check"
 
@@ -648,8 +689,8 @@ prove("even this draft gives more than 1.4 tokens for each pass", measured[4] > 
 
 # %% [markdown] id="live-says"
 # The texts are the same, character by character. What is gained depends on the draft: the share that is kept is the
-# overlap of the two distributions, the sum of the smaller one at each token. And a draft that is good but slow costs
-# what it saves. In use are smaller models of the same family, and extra output heads of the large model itself.
+# overlap of the two distributions. And a draft that is good but slow costs what it saves. In use are smaller models of the
+# same family, and extra output heads of the large model itself.
 #
 # Fewer passes are not yet less time. We took the time of two GPTs, with the table of followers as the draft:
 
@@ -680,8 +721,7 @@ show(
 # %% [markdown] id="speculative-clock-says"
 # Only the larger model gains: with four guesses it writes 1.59 times as fast, the small one 0.86 times. A pass of the
 # small model takes a third of a millisecond, and the bookkeeping around it eats the gain: guessing, comparing,
-# shortening the cache. By the passes alone, both would gain about the same. This is one training of each model, on one
-# thread.
+# shortening the cache. By the passes alone, both would gain about the same.
 #
 # ## The answer
 #
@@ -690,13 +730,14 @@ show(
 # | step | what decides | what to watch |
 # |---|---|---|
 # | change the distribution | temperature and filters | their order, which libraries do not agree on |
-# | compare texts of different lengths | the length penalty | which of two forms the α belongs to |
+# | look for the most probable text | beams, and the length penalty | which of two forms the α belongs to |
 # | go on for long | the positions | beyond the trained length they broke our texts, far more than the errors did |
 # | do it fast | a cache, and a draft that guesses | both leave every probability as it is |
 #
 # **Sources.** Fan et al. 2018, arXiv:1805.04833 (top-k); Holtzman et al. 2020, arXiv:1904.09751 (top-p, and section
 # 4: probable text is not human text); Nguyen et al. 2024, arXiv:2407.01082 (min-p); Keskar et al. 2019,
 # arXiv:1909.05858 (repetition penalty). Wu et al. 2016, arXiv:1609.08144, section 7 (length penalty); Vaswani et al.
-# 2017, section 6.1 (α = 0.6). Leviathan et al. 2023, arXiv:2211.17192, and Chen et al. 2023, arXiv:2302.01318
+# 2017, section 6.1 (beam search, α = 0.6); Koehn and Knowles 2017, arXiv:1706.03872, and Stahlberg and Byrne 2019,
+# arXiv:1908.10090 (what many beams do). Leviathan et al. 2023, arXiv:2211.17192, and Chen et al. 2023, arXiv:2302.01318
 # (speculative decoding). Orders of the settings: `transformers`, `GenerationMixin`; vLLM,
 # `vllm/v1/sample/sampler.py`; llama.cpp, the default of `--samplers`, which ends with the temperature.
