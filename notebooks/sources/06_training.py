@@ -98,7 +98,7 @@ print(f"numbers in both: {len(shared)}")
 # | 4 | lo + w | 5 + 2 = 7 | `low`, `low·e·r`, `n·e·w·est`, `w·i·d·est` |
 #
 # The list of merges is all that we keep. To cut a **new word**, spell it, then apply the merges in the order in which
-# they were learned. Here is *lowest*, which was not among the four.
+# they were learned. Here is *lowest*.
 
 # %% id="merges-drawn" tags=["hide-input"]
 # Drawing: the four merges, applied to a new word
@@ -107,8 +107,7 @@ drawings.merge_tree("lowest", [("e", "s"), ("es", "t"), ("l", "o"), ("lo", "w")]
 # %% exercise="bpe_merge"
 
 # %% id="merges-run"
-counts = {"low": 5, "lower": 2, "newest": 6, "widest": 3}
-spelled = {tuple(word): n for word, n in counts.items()}
+spelled = {tuple("low"): 5, tuple("lower"): 2, tuple("newest"): 6, tuple("widest"): 3}
 merges = []
 for _ in range(4):
     pair, spelled = bpe_merge(spelled)
@@ -260,36 +259,6 @@ total, count = sums_of(new, batch)
 loss = total / count
 print(f"loss {loss:.2f}, ln 360 = {math.log(360):.2f}, perplexity {loss.exp():.0f}")
 
-# %% id="loss-check" tags=["hide-input"]
-# Check: the pieces, the labels, the numbers by hand, and that padding counts for nothing
-sample = [reference_text()[i : i + 80] for i in range(0, 20_000, 80)] + ["мир", "\t\n"]
-prove("the same ids, by hand and compiled", by_hand.encode_batch(sample) == tokenizer.encode_batch(sample))
-words = Counter(word for pair in train_pairs[:4000] for text in pair for word in split_words(text))
-spelled = {tuple(word): count for word, count in words.items() if word.isascii()}
-first = []
-for _ in range(3):
-    pair, spelled = bpe_merge(spelled)
-    first.append("".join(pair))
-prove("your first three merges are pieces of the tokenizer", all(len(tokenizer.encode(one)) == 1 for one in first))
-prove("every text comes back, seen or not", tokenizer.decode(tokenizer.encode("日本 naïve")) == "日本 naïve")
-ids = [row[1:-1] for row in (examples[i]["target"] for i in range(8))]
-whole = pad_batch([{"target": examples[i]["target"]} for i in range(8)])["target"]
-read, cut = shift_targets(ids, bos_id=1, eos_id=2, pad_id=0)
-prove("the labels are the padded target from its second id on", torch.equal(cut, whole[:, 1:]))
-prove("what is read differs only where the label is padding", bool((cut[read != whole[:, :-1]] == 0).all()))
-costs = [-math.log(p) for p in (0.5, 0.9, 0.8, 0.05)]
-prove("the four costs", [round(cost, 2) for cost in costs] == [0.69, 0.11, 0.22, 3.0])
-prove("the surprise costs more than the three others", costs[3] > sum(costs[:3]))
-prove("their mean is 1.00", round(sum(costs) / 4, 2) == 1.0)
-prove("the mean over tokens is 1.6, the mean of means 2.5", (2 * 4 + 8) / 10 == 1.6 and (4 + 1) / 2 == 2.5)
-floor = -0.9 * math.log(0.9) - 0.1 * math.log(0.1 / 359)
-prove("smoothed by 0.1, the best loss with 360 ids is 0.91", round(floor, 2) == 0.91)
-prove("and the best score lies 8.1 above the others", round(math.log(0.9 / (0.1 / 359)), 1) == 8.1)
-prove("a perplexity of 8 is a loss of 2.08", round(math.log(8), 2) == 2.08)
-scores = new(batch["source"], batch["target"][:, :-1], source_mask=padding_mask(batch["source"], PAD))
-whole = F.cross_entropy(scores.flatten(0, 1), batch["target"][:, 1:].flatten(), ignore_index=PAD)
-prove("PyTorch's own mean without padding, and the mask of chapter 1, give the same loss", torch.isclose(whole, loss))
-
 # %% [markdown] id="smoothing"
 # <details><summary>Label smoothing, which the paper of 2017 used and we do not</summary>
 #
@@ -311,7 +280,7 @@ prove("PyTorch's own mean without padding, and the mask of chapter 1, give the s
 #
 # ### 6.1 A first training
 #
-# We have all we need to let a model learn. The **optimizer** is the part that changes the weights. `backward`
+# The **optimizer** is the part that changes the weights. `backward`
 # computes for each weight its **gradient**: by how much the loss rises when this weight rises a little. The optimizer
 # decides how far each weight moves. Take *AdamW* on trust for now; section 7 opens it.
 
@@ -344,7 +313,7 @@ prove("it begins within one nat of ln 360 and ends below 0.3", abs(curve[0] - ma
 #
 # The loss is computed with the right words before each position. Does the model also *write* right numbers, after its
 # own words (chapter 5)? A translation is *exact* only if **every** character is right. Our **baseline** looks up the
-# training number with the most similar spelling, and gives its translation.
+# most similar training number, and gives its translation.
 
 # %% id="exact-run" tags=["atol:10"]
 sources, answers = zip(*test_pairs, strict=True)
@@ -496,7 +465,7 @@ drawings.narrow_valley(kinds=("plain", "momentum")).show()
 # **The idea** of **Adam** (Kingma & Ba 2015). Watch how large the gradients of each weight usually are, and divide by
 # that. What is left says which way to go, but no longer how steep it is. For each weight Adam keeps two running
 # averages: $m$ of its gradients, much like a velocity, and $v$ of their squares. The root of $v$ is the usual size.
-# This $v$ is not the velocity, though both have the same letter.
+# This $v$ is not the velocity.
 #
 # $$m \leftarrow \beta_1 m + (1 - \beta_1)\, g \qquad v \leftarrow \beta_2 v + (1 - \beta_2)\, g^2$$
 #
@@ -766,7 +735,34 @@ with torch.autocast("cpu", dtype=torch.bfloat16):
 print(f"loss {total / count:.4f} in float32, {rough / count:.4f} with 16-bit products")
 
 # %% id="precision-check" tags=["hide-input"]
-# Check: the numbers of sections 7 to 9
+# Check: the pieces, the labels, and the numbers of sections 5 to 9
+sample = [reference_text()[i : i + 80] for i in range(0, 20_000, 80)] + ["мир", "\t\n"]
+prove("the same ids, by hand and compiled", by_hand.encode_batch(sample) == tokenizer.encode_batch(sample))
+words = Counter(word for pair in train_pairs[:4000] for text in pair for word in split_words(text))
+spelled = {tuple(word): count for word, count in words.items() if word.isascii()}
+first = []
+for _ in range(3):
+    pair, spelled = bpe_merge(spelled)
+    first.append("".join(pair))
+prove("your first three merges are pieces of the tokenizer", all(len(tokenizer.encode(one)) == 1 for one in first))
+prove("every text comes back, seen or not", tokenizer.decode(tokenizer.encode("日本 naïve")) == "日本 naïve")
+ids = [row[1:-1] for row in (examples[i]["target"] for i in range(8))]
+whole = pad_batch([{"target": examples[i]["target"]} for i in range(8)])["target"]
+read, cut = shift_targets(ids, bos_id=1, eos_id=2, pad_id=0)
+prove("the labels are the padded target from its second id on", torch.equal(cut, whole[:, 1:]))
+prove("what is read differs only where the label is padding", bool((cut[read != whole[:, :-1]] == 0).all()))
+costs = [-math.log(p) for p in (0.5, 0.9, 0.8, 0.05)]
+prove("the four costs", [round(cost, 2) for cost in costs] == [0.69, 0.11, 0.22, 3.0])
+prove("the surprise costs more than the three others", costs[3] > sum(costs[:3]))
+prove("their mean is 1.00", round(sum(costs) / 4, 2) == 1.0)
+prove("the mean over tokens is 1.6, the mean of means 2.5", (2 * 4 + 8) / 10 == 1.6 and (4 + 1) / 2 == 2.5)
+floor = -0.9 * math.log(0.9) - 0.1 * math.log(0.1 / 359)
+prove("smoothed by 0.1, the best loss with 360 ids is 0.91", round(floor, 2) == 0.91)
+prove("and the best score lies 8.1 above the others", round(math.log(0.9 / (0.1 / 359)), 1) == 8.1)
+prove("a perplexity of 8 is a loss of 2.08", round(math.log(8), 2) == 2.08)
+scores = new(batch["source"], batch["target"][:, :-1], source_mask=padding_mask(batch["source"], PAD))
+whole = F.cross_entropy(scores.flatten(0, 1), batch["target"][:, 1:].flatten(), ignore_index=PAD)
+prove("PyTorch's own mean without padding, and the mask of chapter 1, give the same loss", torch.isclose(whole, loss))
 fast, slow = [0.0], [0.0]
 for number in range(4):
     fast.append(0.9 * fast[-1] + 1)
@@ -897,11 +893,11 @@ drawings.clipped_gradients().show()
 # %% exercise="training_step"
 
 # %% [markdown] id="step-run-says"
-# Here are 48 pairs, once as a whole and once in four parts, from the same weights. The optimizer begins with a rate of
-# 0, so nothing moves unless your step sets the rate.
+# Here are 48 pairs, once as a whole and once in four parts, from the same weights.
 
 
-# %% id="step-run" tags=["tol:0.0001"]
+# %% id="step-run" tags=["hide-input", "tol:0.0001"]
+# Your step, with the whole batch and with four parts
 def tiny(dropout=0.0):
     torch.manual_seed(0)
     return Transformer(TransformerConfig(**shape | {"d_model": 32}, dropout=dropout))
@@ -912,7 +908,7 @@ four = [pad_batch(rows[i : i + 12]) for i in range(0, 48, 12)]
 after = []
 for parts in ([pad_batch(rows)], four):
     model = tiny()
-    descent = torch.optim.SGD(model.parameters(), lr=0.0)
+    descent = torch.optim.SGD(model.parameters(), lr=0.0)  # your step sets the rate
     loss, norm = training_step(model, parts, descent, 0.1, 1.0, sums_of)
     after.append(nn.utils.parameters_to_vector(model.parameters()).detach())
     print(f"parts: {len(parts)}, loss {loss:.4f}, norm {norm:.4f}")
@@ -1048,7 +1044,7 @@ print(f"yours:                {share:.1%} exact")
 prove("yours gets more than nine in ten right", share > 0.9)
 
 # %% [markdown] id="thread-text"
-# Only the training has changed. One run each proves little, though: with other first weights the first translator may
+# One run each proves little, though: with other first weights the first translator may
 # come close. With 100 times the data you would take more ids, larger batches and more steps, and find the rate in short
 # runs.
 #
@@ -1056,8 +1052,8 @@ prove("yours gets more than nine in ten right", share > 0.9)
 #
 # ## 12 Your model is whole
 #
-# Your step, your loop and your AdamW go into `my_transformer.py`, and with them a program. The file needs nothing but
-# torch; `course assemble` checks it.
+# Your step, your loop and your AdamW go into `my_transformer.py`, and with them a program.
+# `course assemble` checks it.
 #
 # Here it learns numbers below 1000, from characters, and translates one that you may change. In a terminal it is
 # `python my/my_transformer.py translate --data numbers.txt`. Put lines of your own into that file, with a tab between
@@ -1230,58 +1226,6 @@ show(
     "begin at about 4.5 and end at zero.",
     caption=f"Which is which? Dotted: ln 59, the loss of a model that knows nothing. ({faults.command})",
 )
-
-# %% id="predict-curves"
-ex.predict("which_curve", "")
-
-# %% [markdown] id="gallery-says"
-# <details><summary>The answers, and how one can tell</summary>
-#
-# | panel | what was wrong | how one can tell |
-# |---|---|---|
-# | A | pairs mixed up | falls almost as C does, then stops at a loss in the middle, smooth and flat |
-# | B | rate too high | far ahead of C after 10 steps; **rises again** after step 20 |
-# | C | nothing | begins near ln 59, falls smoothly to zero, both curves together |
-# | D | only 40 pairs | the curves part: training goes to zero, held out turns up |
-# | E | targets not shifted | first point far below ln 59, and at zero within 40 steps: too good |
-# | F | rate too low | falls steadily, but hardly |
-# | G | padding counted | first point below ln 59, far ahead of C for a while, but near zero only about when C is |
-# | H | no warm-up | its first point is already below ln 59; then it **only falls**, far more slowly than the pale curves |
-#
-# **B and H** both get stuck. B turns up, with most seeds while its warm-up still goes on to a rate that is too high. H
-# has its full rate in the first step. Its first point already lies well below that of the pale curves, and the harm is
-# done. From then on it falls without jumps, but slowly, to between 0.51 and 0.92; with warm-up it ends below 0.01. Its
-# first point is no leak: the dots stand *after* one update, and the test of section 5.2 is for the loss *before* it. H
-# is a post-norm model with three layers and a rate of 0.01; the others are pre-norm, with two layers, a rate of 0.003
-# and 30 steps of warm-up.
-#
-# **A**, the mixed-up pairs, is the most instructive. The model has learned all that can be learned *without* the
-# source: what an English number looks like. **G**, the counted padding, is dangerous because it looks good: most
-# positions are padding, which is easy, so the mean is small. At step 40 the program shows a loss of 0.32 to 0.39; on
-# real tokens it is 1.79 to 2.25. **E** copies what it reads: its loss is 0, and with every seed it translates none of
-# the 200 held-out numbers. **D** has a name, **over-fitting**. The model learns its 40 examples by heart, and gets
-# worse on new ones; the training loss alone would never tell you. More data helps. If there is no more, stop where
-# the held-out loss is lowest, or try dropout, weight decay, or a smaller model. **B** was ahead of C after ten steps,
-# so compare rates by what comes out at the *end*.
-#
-# </details>
-#
-# <details><summary>To look up when you need it: what you see, and what to look at first</summary>
-#
-# | what you see | what to look at |
-# |---|---|
-# | the loss **stays at ln V** | The gradient's norm. If it is 0, the loss does not depend on the weights. If it is not, the weights do not move: the optimizer was given another model's weights, or the rate is far too low. |
-# | the loss is **NaN at step 300** | The norms of the steps before, and that batch: an overflow, PyTorch's softmax over a row with everything masked (ours gives zeros), a part without a real token. Clipping does not help, because the norm is NaN, too. Go back to the last checkpoint, and lower the rate. |
-# | it **falls, then lies flat** in the middle | The inputs. Exchange the sources: if the loss stays the same, they do not arrive. |
-# | it is **too good** at once | A leak: the labels, the shift, the mask. |
-# | it falls, then **rises again** | The rate, then the warm-up. |
-# | training falls, **held out rises** | Over-fitting: panel D. |
-# | the loss is fine, and **what it writes is wrong** | What the loss counts: padding? Then the start sign, evaluation mode, the cache. |
-#
-# </details>
-
-# %% id="gallery-check" tags=["hide-input"]
-# Check: what the answers say, seed by seed
 copied = faults.range("targets not shifted", "exact")[1]
 prove("E: not shifted, no translation is right, with any seed", copied == 0)
 shown = faults.range("padding counted", "held out 40")
@@ -1335,6 +1279,55 @@ last = faults.values("40 pairs", f"held out {seen[-1]}")
 lowest = [min(row) for row in zip(*(faults.values("40 pairs", f"held out {step}") for step in seen), strict=True)]
 prove("D turns up again, with every seed", all(a > b + 0.05 for a, b in zip(last, lowest, strict=True)))
 
+# %% id="predict-curves"
+ex.predict("which_curve", "")
+
+# %% [markdown] id="gallery-says"
+# <details><summary>The answers, and how one can tell</summary>
+#
+# | panel | what was wrong | how one can tell |
+# |---|---|---|
+# | A | pairs mixed up | falls almost as C does, then stops at a loss in the middle, smooth and flat |
+# | B | rate too high | far ahead of C after 10 steps; **rises again** after step 20 |
+# | C | nothing | begins near ln 59, falls smoothly to zero, both curves together |
+# | D | only 40 pairs | the curves part: training goes to zero, held out turns up |
+# | E | targets not shifted | first point far below ln 59, and at zero within 40 steps: too good |
+# | F | rate too low | falls steadily, but hardly |
+# | G | padding counted | first point below ln 59, far ahead of C for a while, but near zero only about when C is |
+# | H | no warm-up | its first point is already below ln 59; then it **only falls**, far more slowly than the pale curves |
+#
+# **B and H** both get stuck. B turns up, with most seeds while its warm-up still goes on to a rate that is too high. H
+# has its full rate in the first step. Its first point already lies well below that of the pale curves, and the harm is
+# done. From then on it falls without jumps, but slowly, to between 0.51 and 0.92; with warm-up it ends below 0.01. Its
+# first point is no leak: the dots stand *after* one update, and the test of section 5.2 is for the loss *before* it. H
+# is a post-norm model with three layers and a rate of 0.01; the others are pre-norm, with two layers, a rate of 0.003
+# and 30 steps of warm-up.
+#
+# **A**, the mixed-up pairs, is the most instructive. The model has learned all that can be learned *without* the
+# source: what an English number looks like. **G**, the counted padding, is dangerous because it looks good: most
+# positions are padding, which is easy, so the mean is small. At step 40 the program shows a loss of 0.32 to 0.39; on
+# real tokens it is 1.79 to 2.25. **E** copies what it reads: its loss is 0, and with every seed it translates none of
+# the 200 held-out numbers. **D** has a name, **over-fitting**. The model learns its 40 examples by heart, and gets
+# worse on new ones; the training loss alone would never tell you. More data helps. If there is no more, stop where
+# the held-out loss is lowest, or try dropout, weight decay, or a smaller model. **B** was ahead of C after ten steps,
+# so compare rates by what comes out at the *end*.
+#
+# </details>
+#
+# <details><summary>To look up when you need it: what you see, and what to look at first</summary>
+#
+# | what you see | what to look at |
+# |---|---|
+# | the loss **stays at ln V** | The gradient's norm. If it is 0, the loss does not depend on the weights. If it is not, the weights do not move: the optimizer was given another model's weights, or the rate is far too low. |
+# | the loss is **NaN at step 300** | The norms of the steps before, and that batch: an overflow, PyTorch's softmax over a row with everything masked (ours gives zeros), a part without a real token. Clipping does not help, because the norm is NaN, too. Go back to the last checkpoint, and lower the rate. |
+# | it **falls, then lies flat** in the middle | The inputs. Exchange the sources: if the loss stays the same, they do not arrive. |
+# | it is **too good** at once | A leak: the labels, the shift, the mask. |
+# | it falls, then **rises again** | The rate, then the warm-up. |
+# | training falls, **held out rises** | Over-fitting: panel D. |
+# | the loss is fine, and **what it writes is wrong** | What the loss counts: padding? Then the start sign, evaluation mode, the cache. |
+#
+# </details>
+
 # %% [markdown] id="sweep-says"
 # ### 13.3 Diagnose this run
 #
@@ -1380,7 +1373,7 @@ show(
 # %% exercise="broken_run"
 
 # %% [markdown] id="healed-says"
-# Now run what you have mended, from the same first weights. Is the curve sound?
+# Now run what you have mended. Is the curve sound?
 
 # %% id="healed"
 mended = log_of(train_run)
@@ -1418,7 +1411,7 @@ prove("the mended run ends far below the broken one", sum(loss for loss, _ in me
 #
 # </details>
 #
-# So remember: a loss that falls, then lies flat, may be a decoder that knows its language and ignores the source.
+# A loss that falls, then lies flat, may be a decoder that knows its language and ignores the source.
 #
 # ## 14 What you have
 #
