@@ -374,6 +374,12 @@ low, high = record.range("Muon", "exact")
 prove("with every seed, more than 97 of 100 held-out numbers are exact", low > 0.97)
 prove("the nearest example is never right", record.range("Muon", "nearest")[1] < 0.01)
 prove("three quarters of the attention and more, with every seed", record.range("Muon", "tens on tens")[0] > 0.75)
+stays, falls = (record.values(arm, "exact") for arm in ("300 steps, no fall", "300 steps"))
+prove("a falling rate leaves more right, with each seed", all(a > b for a, b in zip(falls, stays, strict=True)))
+prove(
+    "exact without and with a fall: 84 to 95 and 95 to 99 of a hundred",
+    [round(100 * pick(shares)) for shares in (stays, falls) for pick in (min, max)] == [84, 95, 95, 99],
+)
 multi30k = records.record("translate-multi30k")
 bleus = [round(multi30k[name], 1) for name in ("bleu", "bleu_of_the_nearest_example")]
 prove("BLEU 26.9, of the most similar sentence 10.3", bleus == [26.9, 10.3])
@@ -663,8 +669,9 @@ prove("at 0.03 at most one of ten learns", all(row[3] <= 1 for row in learned))
 # %% [markdown] id="schedules"
 # ### 8.3 And how it goes down
 #
-# With the rate at its peak to the end, the translator of section 11 got STAYS of a hundred numbers right. When
-# the rate fell, it got FALLS. A *schedule* gives each step its rate. Choose each of the four.
+# We trained the translator of section 11 with five seeds. With the rate at its peak to the end, it got 84 to 95 of a
+# hundred numbers right. With a falling rate it got 95 to 99, and more with each seed. A *schedule* gives each step its rate. Choose each of the
+# four.
 
 # %% id="explorer"
 ScheduleExplorer(steps=600, peak=5e-3, warmup=60, decay=120, kind="cosine", step=300)
