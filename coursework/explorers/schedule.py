@@ -109,6 +109,6 @@ class ScheduleExplorer(Explorer):
         last = self.rate(self.steps, "noam") / self.peak
         return (
             f"The four schedules begin alike and end differently: after {self.steps} steps the inverse root still has "
-            f"{100 * last:.0f} % of its peak, the others almost nothing. The first step has "
-            f"{1 / self.warmup:.2g} of it."
+            f"{100 * last:.0f} % of its peak, the others almost nothing. The rate of the "
+            f"first step is {100 / self.warmup:.2g} % of the peak."
         )

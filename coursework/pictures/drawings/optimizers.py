@@ -1,12 +1,11 @@
-"""The drawings of the optimizer: a narrow valley, one weight, singular values, schedules, bits."""
+"""The drawings of the optimizer: a narrow valley, one weight, singular values, schedules, a lost step."""
 
 import math
-import struct
 from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from coursework.pictures.drawing import INK, Drawing, Point
+from coursework.pictures.drawing import Drawing, Point
 from coursework.pictures.style import palette
 
 COLOURS = {"plain": palette.residual, "momentum": palette.key, "Adam": palette.query}
@@ -144,15 +143,18 @@ def two_decays(steep: float = 10.0, flat: float = 0.1, decay: float = 0.01, rate
         ("decay in the gradient", palette.key, (lost["steep"], lost["flat"])),
         ("AdamW", palette.query, (equal, equal)),
     )
-    scale = 280 / max(*lost.values(), equal)
+    scale = 100 / max(*lost.values(), equal)
+    divided = ((f" / {steep:g}", f" / {flat:g}"), ("", ""))
     for block, (name, colour, amounts) in enumerate(rows):
         top = 28 + 140 * block
         picture.text((16, top), name, anchor="start", bold=True, colour=colour)
-        for row, (size, amount) in enumerate(zip((steep, flat), amounts, strict=True)):
+        for row, (size, amount, by) in enumerate(zip((steep, flat), amounts, divided[block], strict=True)):
             y = top + 40 + 42 * row
             picture.text((16, y), f"gradients of size {size:g}", anchor="start", size=16)
             picture.bar((200, y), (max(2.0, scale * amount), 26), colour=colour)
-            picture.text((210 + scale * amount, y), f"loses {amount:.2g}", anchor="start", size=16)
+            picture.text(
+                (210 + scale * amount, y), f"loses {rate:g} · {decay:g}{by} = {amount:.2g}", anchor="start", size=16
+            )
     return picture
 
 
@@ -255,52 +257,6 @@ def learning_rate_shapes(steps: int = 1000, warmup: int = 100, decay: int = 200)
         ((215, 228), "Noam (2017)"),
     ):
         picture.text(at, name, size=16, bold=True, colour=falls[name][0])
-    return picture
-
-
-def bits_of_formats(number: int = 257) -> Drawing:
-    """How three formats keep a whole number: sign, exponent and fraction as squares.
-
-    Args:
-        number: a positive one. bfloat16 has no room for all the binary digits of most above 256.
-    """
-    whole = struct.unpack(">I", struct.pack(">f", float(number)))[0]
-    rounded = (whole + 0x7FFF + (whole >> 16 & 1)) & 0xFFFF0000
-    half = struct.unpack(">H", struct.pack(">e", float(number)))[0]
-    kept = struct.unpack(">f", struct.pack(">I", rounded))[0]
-    halved = struct.unpack(">e", struct.pack(">H", half))[0]
-    formats = (
-        ("float32", f"{whole:032b}", 8, f"{number}", "up to 3 · 10³⁸"),
-        ("float16", f"{half:016b}", 5, f"{halved:g}", "up to 65,504"),
-        ("bfloat16", f"{rounded >> 16:016b}", 8, f"{kept:g}", "up to 3 · 10³⁸"),
-    )
-    picture = Drawing(
-        340,
-        alt=f"The number {number} in three formats. "
-        + " ".join(
-            f"{name} has 1 bit for the sign, {wide} for the exponent and {len(bits) - 1 - wide} for the fraction, "
-            f"reaches {reach}, and keeps {result}: {bits[0]} {bits[1 : 1 + wide]} {bits[1 + wide :]}."
-            for name, bits, wide, result, reach in formats
-        ),
-        caption=f"{number} in three formats. bfloat16 has only the first 16 bits of a float32: the same reach, but "
-        f"too few digits for {number}.",
-    )
-    side = 17.4
-    for row, (name, bits, wide, result, reach) in enumerate(formats):
-        y = 62 + 92 * row
-        picture.text((16, y - 30), name, anchor="start", bold=True)
-        picture.text((112, y - 30), f"{number} is kept as {result}", anchor="start", size=16)
-        picture.text((584, y - 30), reach, anchor="end", size=15)
-        for place, bit in enumerate(bits):
-            colour = INK if place == 0 else palette.key if place <= wide else palette.query
-            picture.numbers((20 + place * side, y - 12), [[bit]], cell=(side, 26), colour=colour)
-    for x, colour, name in (
-        (60, INK, "sign"),
-        (160, palette.key, "exponent: how large"),
-        (390, palette.query, "fraction: which digits"),
-    ):
-        picture.bar((x - 26, 316), (18, 18), colour=colour)
-        picture.text((x, 316), name, anchor="start", size=15, colour=colour)
     return picture
 
 

@@ -54,7 +54,7 @@ def shifted_targets(words: Sequence[str]) -> Drawing:
     step = 500 / len(reads)
     picture = Drawing(
         214,
-        alt=f"Two rows. The decoder reads {' '.join(reads)}. Below each it must answer {' '.join(answers)}. "
+        alt=f"Two rows. The decoder reads {' '.join(reads)}. Below each its label: {' '.join(answers)}. "
         "Slanted lines join each answer to the next thing that is read, which is the same word.",
         caption="Each label is what the decoder reads one position later. The last label is the end sign.",
     )
@@ -115,9 +115,8 @@ def loss_of_tokens(words: Sequence[str], chances: Sequence[float]) -> Drawing:
         92 + 44 * len(words),
         alt="For each right token its probability and its cost. "
         + " ".join(f"{w}: {p:g}, cost {c:.2f}." for w, p, c in zip(words, chances, costs, strict=True))
-        + f" The mean cost is {mean:.2f}, the perplexity {math.exp(mean):.2f}.",
-        caption=f"The loss per token is the mean of the costs, {mean:.2f}. The perplexity is e to that power, "
-        f"{math.exp(mean):.1f}.",
+        + f" The mean cost is {mean:.2f}.",
+        caption=f"The loss per token is the mean of the costs, {mean:.2f}.",
     )
     picture.text((20, 22), "right token", anchor="start", size=15, colour=GREY)
     picture.text((130, 22), "probability that it got", anchor="start", size=15, colour=GREY)
@@ -236,8 +235,8 @@ def checkpoint_contents() -> Drawing:
         alt="What a checkpoint holds, and what happens if it is missing: "
         + "; ".join(f"{what}: {missing}" for what, missing in rows)
         + ".",
-        caption="Six things. A run that lacks one of them goes on as another run. Only without dropout may "
-        "the random state be missing.",
+        caption="Six things. A run that lacks one of them goes on as another run. You can leave out the random state "
+        "only if there is no dropout.",
     )
     picture.text((150, 22), "in the checkpoint", bold=True)
     picture.text((320, 22), "if it is missing", anchor="start", bold=True)

@@ -36,6 +36,8 @@ def losses_and_norms(runs: Mapping[str, Sequence[tuple[float, float]]], vocabula
     look: dict[str, Any] = {"styles": "-", "xlabel": "step", "colours": (palette.key, palette.query)}
     curves(steps, losses, ax=left, title="Loss per token", ylim=(0, 5.4), **look)
     curves(steps, norms, ax=right, title="Norm of the gradient (limit 1 dotted)", yscale="log", names="", **look)
+    for axis in (right.yaxis.set_major_formatter, right.yaxis.set_minor_formatter):
+        axis(lambda value, _: f"{value:g}" if f"{value:g}".strip("0.")[0] in "125" else "")
     left.text(steps[-1], math.log(vocabulary) + 0.1, f"ln {vocabulary}", ha="right", color="#555555")
     for ax, level in ((left, math.log(vocabulary)), (right, 1.0)):
         ax.axhline(level, color=palette.residual, linestyle=":")
