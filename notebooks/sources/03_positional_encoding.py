@@ -1,14 +1,12 @@
 # %% [markdown] id="title"
 # # 3 Positions
 #
-# Attention does not know in which order the words stand. This chapter shows four ways to tell it: vectors that are added to
-# the words (sinusoids and learned tables), queries and keys that are turned (rotary positions), scores that are lowered with
-# distance (ALiBi), and a learned number for each distance (T5). By the end you have built the most used of them, invented
-# one, and measured what each does with a text longer than any in its training.
+# Attention does not know in which order the words stand. This chapter shows four ways to tell it. By the end you have
+# built the most used of them, invented one, and measured what each does with a text longer than any in its training.
 #
 # You need [chapter 1](01_attention.ipynb), and one idea from [chapter 2](02_multi_head.ipynb): attention runs in several
-# *heads* side by side, each with queries, keys and values of its own. The chapter takes
-# about {minutes} minutes, with eight exercises. A good place to stop is the end of section 4.
+# *heads* side by side. The chapter takes about {minutes} minutes, with eight exercises. A good place to stop is the end
+# of section 4.
 
 # %% id="imports" tags=["hide-input"]
 # Imports, and settings so that the numbers come out the same in every run
@@ -146,8 +144,8 @@ drawings.added_places(["dog", "bites", "dog"], [(2, 0), (1, 1), (2, 0)], [(1, 0)
 # Which vectors should the positions get? We want three things.
 #
 # - They should stay **small**. If we took the position itself, the number 1000 would drown every word.
-# - They should not depend on the length of the text. Position divided by length would take large steps in a short text,
-#   and tiny ones in a long one.
+# - They should not depend on the length of the text. Position divided by length would make a step large in a short text,
+#   and tiny in a long one.
 # - Positions near each other should get **similar** vectors, and no two positions the same.
 #
 # ### 2.2 Clocks
@@ -398,7 +396,6 @@ print("one matrix for each shift of 1, 7, 100 and 1000 positions: right at 5000 
 
 # %% [markdown] id="explorer-text"
 # Each clock now has two hands, for $p$ (blue) and $p + k$ (orange). Move $p$ alone: does the angle between them change?
-# For $\sin(p \cdot \theta_i)$ the column titles write "sin p".
 
 # %% id="explorer" tags=["hide-input"]
 # Explorer: six clocks at two positions, and how similar the positions are
@@ -451,9 +448,8 @@ saved = not SinusoidalPositionalEncoding(64).state_dict()
 prove("the library's sinusoids save nothing: they are computed when needed", saved)
 
 # %% [markdown] id="learned-end"
-# BERT has such a table with 512 rows and GPT-2 one with 1024. Its weak point is its **end**. A row that training never
-# reached still holds its random start, and after the last row there is nothing at all. Here a table of 32 rows is asked
-# for 40:
+# The weak point of a table is its **end**. A row that training never reached still holds its random start, and after the
+# last row there is nothing at all. Here a table of 32 rows is asked for 40:
 
 # %% id="learned-error"
 try:
@@ -512,7 +508,7 @@ drawings.rotary_hands().show()
 # | (0, −1) at 5 | (1, 0) at 3 | (0.50, 0.87) | (0.00, 1.00) | 0.87 |
 #
 # The first two rows are the same two words, moved by three positions, and the product is the same. In the third row they
-# stand farther apart, and in the fourth the query is another word: the product differs.
+# stand farther apart, in the fourth the query is another word: the product differs.
 #
 # After twelve positions this clock has gone round, so again we need many. A head that is 64 numbers wide is cut into 32
 # pairs. Each pair is a clock, with the speeds of the sinusoids.
@@ -671,8 +667,8 @@ prove("rotary attention with a cache equals the full pass", not law)
 # **What it buys and what it costs.** There is nothing to learn, and by construction the turns tell a score the distance
 # and nothing else. The price is a turn of every query and key in every layer.
 #
-# **A good place to stop:** you have built sinusoids and rotary positions. One question stays open: can a model read
-# distances that never occurred in its training? Section 7 will tell.
+# **A good place to stop:** you have built sinusoids and rotary positions. Section 7 will ask whether a model can read
+# distances that never occurred in its training.
 #
 # ## 5 ALiBi: far is lower
 #
@@ -702,8 +698,7 @@ drawings.alibi_slopes().show()
 #
 # $$\mathrm{score}_{t,s} = \frac{q_t \cdot k_s}{\sqrt{d_{head}}} - m_h \cdot |t - s|$$
 #
-# $m_h$ is the slope of head $h$. The slopes are not learned. With $H$ heads, where $H$ is a power of two, they
-# are $2^{-8/H}$, $2^{-16/H}$ and so on. With 8 heads that is 1/2, 1/4, … 1/256.
+# $m_h$ is the slope of head $h$. The slopes are not learned. With 8 heads they are 1/2, 1/4, … 1/256.
 
 # %% id="alibi-code"
 scores = torch.tensor([2.0, 1.0, 2.0])  # of the last word, with all three
@@ -716,7 +711,7 @@ for slope in (0, 0.5):
 
 
 # %% id="alibi-hand-check" tags=["hide-input"]
-# Check: the table by hand, the library's ALiBi, and the two sentences of section 1
+# Check: the table by hand, the library, and the two sentences
 before, after = scores.softmax(-1), (scores - 0.5 * distance).softmax(-1)
 prove("ALiBi by hand, before", torch.allclose(before, torch.tensor([0.42, 0.16, 0.42]), atol=0.0051))
 prove("ALiBi by hand, after", torch.allclose(after, torch.tensor([0.23, 0.14, 0.63]), atol=0.0051))
@@ -780,9 +775,6 @@ prove("T5's buckets are those of the formula", t5.tolist() == by_formula)
 later = positions.relative_bucket(far[1:], bidirectional=True)
 prove("later keys have 16 buckets of their own", torch.equal(later, t5[1:] + 16))
 
-# %% [markdown] id="buckets-real"
-# The encoder of the real T5 looks both ways, with 16 buckets for each.
-
 # %% exercise="distance_bucket"
 
 
@@ -834,8 +826,9 @@ def train(model, rate, starts=0):
 
 
 # %% [markdown] id="shifted-text"
-# We test seven models. Six you know; *none* has no positions. The learned table has 64 rows, of which training reaches
-# 16. The seventh, *sinusoidal, shifted*, starts each training batch at a random position, so it practises all 64.
+# We test seven models. Six you know, among them *none*, the one without positions. The learned table has 64 rows, of
+# which training reaches 16. The seventh, *sinusoidal, shifted*, starts each training batch at a random position, so it
+# practises all 64.
 #
 # **Predict.** Which of the seven are right inside the 16 positions of training? And which of them go on being right
 # beyond, at the positions 16 to 63?
@@ -924,10 +917,11 @@ show(
 #
 # The key three positions back gets the same score as ever, since only the distance counts. But at position 60 it has
 # **competitors** that never existed in training: keys that stand 16 to 60 positions back. The model has never learned to
-# give them a low score. With T5, all of them fall into the last 4 of 16 buckets, whose numbers were never trained.
+# give them a low score. With T5, all of them fall into the last 4 of the model's 16 buckets, whose numbers were never
+# trained.
 #
-# On the left, the picture shows how often the rotary model is right at each position. On the right is the mean score of
-# each distance, seen from the last position. The right key, three back, is set to 0: above this line, a key beats it.
+# The picture shows how often the rotary model is right at each position, and the mean score of each distance, seen from
+# the last position. The correct key, three back, is set to 0: above this line, a key beats it.
 
 # %% id="why-figure" tags=["hide-input"]
 # Figure: where the rotary model is right, and its scores by distance
@@ -967,7 +961,7 @@ show(
     "peak every six positions. The peaks at 3, 9 and 15 fall, those at 22, 28 and 34 rise again, and those at 41, 47, 53 and "
     "60 stand above the line at 0. A dashed curve through the peaks, the part of the second clock, falls to distance 20 and "
     "rises to distance 51.",
-    caption=f"One training. The dashed line is the part of the second clock. With all five seeds, rotary is right in {where.spread('rotary', 'to place 30')} of the cases "
+    caption=f"One training. With all five seeds, rotary is right in {where.spread('rotary', 'to place 30')} of the cases "
     f"up to position 30. At position 63 it is right in {where.spread('rotary', 'at place 63')}: there the keys at the "
     f"marked distances get {where.spread('rotary', 'weight at turns')} of the weight. ({where.command})",
 )
@@ -983,7 +977,7 @@ show(
 #   must rise.
 #
 # The peak at 34 comes close enough to the line to take weight. At 41 it is above: both clocks together favour this key
-# over the right one.
+# over the correct one.
 #
 # <details><summary>Why do the shifted sinusoids survive?</summary>
 #
@@ -1035,21 +1029,6 @@ for name, model in models.items():
 #
 # </details>
 
-# %% id="hidden-proof" tags=["hide-input"]
-# Check: far keys hidden, all seeds; and the buckets of T5
-hidden = {arm: record.spread(arm, "beyond, far hidden") for arm in record.arms}
-said = {"rotary": "1.00", "T5 buckets": "1.00", "sinusoidal": "0.23 to 0.41", "learned": "0.17 to 0.18"}
-said["none"] = "0.22 to 0.23"
-prove("the accuracies with far keys hidden, all seeds", all(hidden[arm] == text for arm, text in said.items()))
-buckets = claim("three_back_buckets")
-prove("a last bucket that training reaches", buckets.spread("begins at 12", "beyond") == "0.94 to 0.95")
-reached, later = (
-    set(positions.relative_bucket(-torch.arange(*span), n_buckets=16, max_distance=32, bidirectional=False).tolist())
-    for span in ((0, 16), (16, 64))
-)
-prove("16 tokens reach 12 of 16 buckets, and all farther keys fall into the other 4", reached.isdisjoint(later))
-prove("these are the last four", later == set(range(12, 16)))
-
 # %% [markdown] id="text-idea"
 # ### 7.3 And on real text?
 #
@@ -1057,7 +1036,19 @@ prove("these are the last four", later == set(range(12, 16)))
 # pieces of 128. Here is their loss in five training runs; lower is better.
 
 # %% id="text-proof" tags=["hide-input"]
-# Loss on text near the beginning, far on, and far on with far keys hidden; and checks with all seeds
+# Losses on text; and checks of 7.2 and 7.3 with all seeds
+masked_spread = {arm: record.spread(arm, "beyond, far hidden") for arm in record.arms}
+said = {"rotary": "1.00", "T5 buckets": "1.00", "sinusoidal": "0.23 to 0.41", "learned": "0.17 to 0.18"}
+said["none"] = "0.22 to 0.23"
+prove("the accuracies with far keys hidden, all seeds", all(masked_spread[arm] == text for arm, text in said.items()))
+buckets = claim("three_back_buckets")
+prove("a last bucket that training reaches", buckets.spread("begins at 12", "beyond") == "0.94 to 0.95")
+trained_buckets, later = (
+    set(positions.relative_bucket(-torch.arange(*span), n_buckets=16, max_distance=32, bidirectional=False).tolist())
+    for span in ((0, 16), (16, 64))
+)
+prove("16 tokens reach 12 of 16 buckets, and all farther keys fall into the other 4", trained_buckets.isdisjoint(later))
+prove("these are the last four", later == set(range(12, 16)))
 text_record = claim("long_text")
 reached = [
     set(positions.relative_bucket(-torch.arange(n), n_buckets=16, max_distance=32, bidirectional=False).tolist())
@@ -1102,7 +1093,7 @@ for arm in ("rotary", "ALiBi", "T5 buckets"):
 # %% [markdown] id="long-says"
 # Rotary positions tell the same story. Far on they lose more than any other scheme, and with the far keys hidden they
 # read about as well as near the beginning. ALiBi works almost as well on longer text, and so do T5's buckets, because
-# this time training reached every bucket. These small models show a mechanism, not a ranking of large ones.
+# this time training reached every bucket.
 #
 # <details><summary>Evidence: the other schemes, and what protects ALiBi</summary>
 #
@@ -1116,7 +1107,8 @@ for arm in ("rotary", "ALiBi", "T5 buckets"):
 # - The **learned table** loses less than plain sinusoids in each training, but it has less to lose. Near the beginning it
 #   reads hardly better than the model without positions, and worse than plain sinusoids in each training. In this short
 #   training it has learned little from its positions. In 7.1 the positions were everything, and it fell to a guess.
-# - Five seeds and three rates for each scheme, as in 7.1. All models have one layer.
+# - Five seeds and three rates for each scheme, as in 7.1. All models have one layer: they show a mechanism, not a ranking of
+#   large ones.
 #
 # </details>
 #
