@@ -197,7 +197,8 @@ drawings.clock_rows().show()
 #   clock has speed 1, and each further one is slower by the same factor. In a wide table, the last is nearly 10,000 times
 #   slower than the first.
 #
-# Such vectors are called **sinusoids**, or sinusoidal positions, after the sine.
+# Such vectors are called **sinusoids**, or sinusoidal positions, after the sine. In section 4 they come back as *rotary*
+# positions.
 #
 # Now write the table yourself. The exercises use shorter letters: D is $d_{model}$, E is $d_{head}$, B counts the texts, H
 # the heads, and T the positions.
@@ -312,8 +313,8 @@ show(
 #
 # $$\cos(a) \cdot \cos(b) + \sin(a) \cdot \sin(b) = \cos(a - b)$$
 #
-# Only the angle between the hands is left. It depends only on **how far apart** the two positions are, and not on where
-# they are. For the whole vector we add this up over all clocks.
+# Only the angle between the hands is left. The hands turn at a fixed speed, so it depends only on **how far apart** the
+# two positions are. For the whole vector we add this up over all clocks.
 #
 # <details><summary>By hand, with the fast clock of section 2.2</summary>
 #
@@ -531,7 +532,8 @@ def turn(pair, angle):
 
 
 per_place = math.radians(30)
-for start, query_at, key_at in ((1, 0), 5, 3), ((1, 0), 8, 6), ((1, 0), 8, 3), ((0, -1), 5, 3):
+rows = ((1, 0), 5, 3), ((1, 0), 8, 6), ((1, 0), 8, 3), ((0, -1), 5, 3)
+for start, query_at, key_at in rows:
     q, k = turn(start, query_at * per_place), turn((1, 0), key_at * per_place)
     print(f"{start} at {query_at}, (1, 0) at {key_at}: {q[0] * k[0] + q[1] * k[1]:.2f}")
 
