@@ -133,7 +133,7 @@ something else. The next cells train a model with it. It must obey four laws.
 - Only how far back a key stands may matter, neither where the two stand nor how long the text is. You may still add any
   constant to a query's row, because the softmax cancels it.
 - Each key that is not later than its query gets a finite number. To hide a key, use −30 and not minus infinity.
-- In a text of 40 positions, not all distances are alike. Otherwise the model knows no order.
+- Your numbers must differ for at least two distances below 40. Otherwise the model knows no order.
 
 A causal mask hides later keys, so you may add anything to those.""",
     why="ALiBi and T5's buckets are two ideas of what a head needs. Here you test one of your own.",

@@ -140,7 +140,7 @@ def step_of_a_clock(degrees: float = 30, positions: Sequence[int] = (1, 6), step
         alt=f"Two clocks that turn by {degrees:g} degrees for each position. On the left the hand goes from position "
         f"{positions[0]} to {positions[0] + step}, on the right from {positions[1]} to {positions[1] + step}. Both "
         f"times it turns by {step * degrees:g} degrees.",
-        caption=f"{step} positions forward turn the hand by {step * degrees:g}°, wherever it starts.",
+        caption=f"Moving {step} positions forward turns the hand by {step * degrees:g}°, wherever it starts.",
     )
     for x, position in zip((150.0, 450.0), positions, strict=True):
         _face(picture, (x, 105.0), 85)
