@@ -6,7 +6,7 @@
 # same numbers as PyTorch's. You will have silenced heads of a trained model, and set two heads by hand that find the next
 # word of a list you type.
 #
-# You need chapter 1: queries, keys and values, softmax, masks. The chapter takes about {minutes} minutes, nearly half
+# You need chapter 1. The chapter takes about {minutes} minutes, nearly half
 # of them for its nine exercises. After sections 3, 4 and 5 there are good places to stop.
 
 # %% id="imports" tags=["hide-input"]
@@ -85,7 +85,7 @@ for first, second in ((queen, boy), (boy, queen)):
 # %% [markdown] id="two-places-question"
 # ### 1.1 The same, measured
 #
-# Here is a very simple task. A text is a row of 16 letters, drawn at random from twelve. Each position has to name two of
+# A text is a row of 16 letters, drawn at random from twelve. Each position has to name two of
 # them: the letter one position back, and the letter three positions back.
 
 # %% id="two-places-drawn" tags=["hide-input"]
@@ -312,7 +312,7 @@ print("in", tuple(x.shape), " out", tuple(by_loop.shape))
 # same for everything in front of them. So we bring the heads to the front, from (B, T, H · E) to (B, H, T, E). This is
 # called **splitting** the heads. The way back, after attention, is called **merging** them.
 #
-# Follow the numbers in the drawing: two tokens of six numbers, cut into three heads of two.
+# In the drawing, two tokens of six numbers are cut into three heads of two.
 
 # %% id="split-drawn" tags=["hide-input"]
 # Drawing: split and merge, with numbers
@@ -362,7 +362,7 @@ print("split_heads gives each head its own numbers:", tuple(split_heads(wide, H)
 # After attention the results of the heads must stand side by side again. In the drawing you walk from right to left,
 # with the same two steps in the opposite order.
 #
-# One thing is new. Exchanging two axes moves no number in memory; PyTorch only counts differently, and the tensor is no
+# Exchanging two axes moves no number in memory; PyTorch only counts differently, and the tensor is no
 # longer *contiguous*. To join axes after that, the numbers often have to move. Then `view`, which never moves any, stops
 # with an error, and `reshape` makes a copy. If you forget the exchange, `reshape` scrambles the sentence, and no error
 # tells you.
@@ -411,8 +411,7 @@ prove("a narrow head compares tokens in E directions, not in D", ranks == {E})
 print(f"directions in which each head compares: {ranks.pop()} of {D}")
 
 # %% [markdown] id="multi-head-text"
-# Now put the parts together: three products, split, attention, merge, and the output matrix. This is the main exercise
-# of the chapter. The attention inside may be your own from chapter 1, or PyTorch's `F.scaled_dot_product_attention`. A
+# Now put the parts together: three products, split, attention, merge, and the output matrix. The attention inside may be your own from chapter 1, or PyTorch's `F.scaled_dot_product_attention`. A
 # mask with fewer axes than the scores is broadcast, as in chapter 1.
 
 # %% exercise="multi_head_attention"
@@ -445,10 +444,10 @@ def attend(query, key, value, mask=None):
 
 
 # %% [markdown] id="layer-text"
-# We divide by the root of E, the width of a head, and not by that of D: the dot product of a query and a key is here a
+# We divide by the root of E, the width of a head: the dot product of a query and a key is here a
 # sum of E products.
 #
-# Now the layer. Its argument `context` holds the tokens that are looked at, which may belong to another sequence. If none
+# The argument `context` holds the tokens that are looked at, which may belong to another sequence. If none
 # are given, the tokens look at one another.
 
 
@@ -472,7 +471,7 @@ class MultiHead(nn.Module):
 
 # %% [markdown] id="layer-shapes-text"
 # In the paper, 8 heads of 64 numbers make a width of 512. The library's `MultiHeadAttention` is the same layer with more
-# checks. Its attention weights are one map of T × S numbers for each head and each sentence.
+# checks.
 
 # %% id="layer-shapes" tags=["hide-input"]
 # Shapes: four sentences, eight heads; and a width that cannot be cut
@@ -544,8 +543,6 @@ prove("the maps of every head are equal too", torch.allclose(next(iter(maps.valu
 print("equal the other way round, too, with the maps of every head")
 
 # %% [markdown] id="masks"
-# One warning. Unless you say `average_attn_weights=False`, PyTorch's layer returns the average of the maps of all heads.
-#
 # ### 3.2 Masks for several heads
 #
 # The scores now have four axes, (B, H, T, S), and broadcasting lines up the shapes *from the right*. So a *causal* mask
@@ -584,10 +581,18 @@ for name, mask in shapes.items():
 
 # %% [markdown] id="mask-says"
 # In the last row, plain PyTorch takes the mask of sentence 1 and uses it in *head* 1 of all sentences. The library
-# refuses every mask of three axes. But neither notices a padding mask left in shape (B, S) if there happen to be as
-# many sentences as tokens: it looks like a mask of shape (T, S).
+# refuses every mask of three axes. If each head is meant to have a mask of its own, write it with all four axes, (1, H,
+# T, S).
 #
-# If each head is meant to have a mask of its own, write it with all four axes, (1, H, T, S).
+# <details><summary>Two more traps</summary>
+#
+# Nobody notices a padding mask left in shape (B, S) if there happen to be as many sentences as tokens: it looks like a
+# mask of shape (T, S).
+#
+# Unless you say `average_attn_weights=False`, PyTorch's layer returns the average of the maps of all heads. An average may
+# show a pattern that no single head has.
+#
+# </details>
 
 # %% exercise="mask_for_every_head"
 
@@ -647,8 +652,7 @@ show(
 #
 # </details>
 #
-# But H heads have H maps, and the memory grows with them. A *fused kernel* saves it, as it never stores whole maps
-# (chapter 7).
+# But H heads have H maps, and the memory grows with them.
 #
 # Then why not hundreds of heads? Each gets narrower and compares in fewer directions. The [lab on
 # heads](labs/02_heads.ipynb) trains a model of width 64 to read English prose, with 1, 4 or 16 heads in each layer and
@@ -672,7 +676,7 @@ prove(
 # %% [markdown] id="grouped"
 # ### 4.1 Heads that share
 #
-# When a model writes, it keeps the keys and values of all earlier tokens in a *cache* (chapter 1, section 4.3). A
+# When a model writes, it keeps the keys and values of all earlier tokens in a *cache*. A
 # model that talks with many people needs a cache for each. The cache gets smaller with fewer heads *of keys and values*.
 # Queries are not kept, so there may be as many query heads as before.
 #
@@ -684,8 +688,8 @@ prove(
 drawings.shared_heads().show()
 
 # %% [markdown] id="grouped-who"
-# Llama 3 8B has 32 query heads in 8 groups, as Mistral 7B does; PaLM and Falcon 7B have a single head of keys and values.
-# In the drawing, neighbours share: heads 0 and 1 read the first key head, heads 2 and 3 the second.
+# Llama 3 8B has 32 query heads in 8 groups. In the drawing, neighbours share: heads 0 and 1 read the first key head,
+# heads 2 and 3 the second.
 
 # %% exercise="grouped_query_attention"
 
@@ -739,7 +743,7 @@ testing.assert_cache_consistent(lambda x: few(x, causal=True), step_by_step, tor
 # %% [markdown] id="roles"
 # ## 5 What heads do
 #
-# So far our heads looked at letters, and we knew beforehand what they should find. What do heads look at in sentences?
+# What do heads look at in sentences?
 # We train a small language model on the English of the overview, in which somebody sees, hears or paints somebody. It
 # has two layers of four heads; in the code it is called `reader`. To end *the queen near the king paints …* with
 # *herself*, and not with *himself*, it has to find out who the subject is.
@@ -774,8 +778,7 @@ def maps_of(words):
 
 
 # %% [markdown] id="text-maps-text"
-# Each cell of these maps says how much the word of its row takes from the word of its column. The first word is a full
-# stop, because in training each sentence follows the full stop of the one before. In this section layers and heads both
+# Each cell of these maps says how much the word of its row takes from the word of its column. In this section layers and heads both
 # count from 1, in the figures and in the code: L2 H4 is head 4 of layer 2. Is there a head in which *paints* looks at
 # *queen*?
 
@@ -804,7 +807,7 @@ show(
     draw_heads(sentence_maps[1], words, [f"layer 2, head {h}" for h in range(1, 5)]),
     alt="Four maps, the heads of layer 2, for the words: full stop, the, queen, near, the, king, paints. All are lower "
     "triangles. The heads differ: in some the row of paints is dark at queen, in others it is spread or dark elsewhere.",
-    caption="The four heads of layer 2. Read the bottom rows, where “paints” looks. It gives more than half of its weight to "
+    caption="The four heads of layer 2. The first word is the full stop of the sentence before. Read the bottom rows, where “paints” looks. It gives more than half of its weight to "
     f"“queen” in {' and '.join(on_queen) or 'none of them'}.",
 )
 
@@ -934,7 +937,7 @@ for name, silent in groups.items():
 
 # %% [markdown] id="ablation-says"
 # It is a beautiful map, and the model does nearly as well without the head. Without the three that look most at the
-# subject it is wrong almost as often as someone who knows only the verb. Was this training an exception? Here are five.
+# subject it is not much better than someone who knows only the verb. Was this training an exception? Here are five.
 
 # %% id="ablation-record" tags=["hide-input"]
 # Record: five seeds, what the heads look at, and what happens without them
@@ -986,8 +989,8 @@ prove("without all of layer 2 the model is right more often", all(a < b for a, b
 # without the three that look least. Four of the five in the table fall to about 0.8, close to the three in four of the
 # verb alone. With seed 3, the model answers *himself* in 274 of the 300 sentences, even after *paint*.
 #
-# **A map shows where a head looks. To learn what the model needs, make an experiment, and more than one.** A head that
-# can be spared alone may be needed once others are gone. Which heads should go together? Rank them by something that
+# **A map shows where a head looks. To learn what the model needs, make an experiment, and more than one.** Which
+# heads should go together? Rank them by something that
 # you can measure, as we did, and take the other end of the list as the control.
 #
 # <details><summary>Evidence: nine trainings, with single heads, groups and a whole layer taken away</summary>
@@ -1081,8 +1084,7 @@ prove("1, 1 and 36 of 72 heads give more than half to the token before, the toke
 #
 # > K Q B Z R M K …
 #
-# What comes next? You say Q, because last time Q came after K. You needed to know nothing about K and Q. You looked for
-# an earlier K and took what followed it. Names work like this: after *Ada Lovelace* has been mentioned once, the next
+# What comes next? You say Q, because last time Q came after K. You looked for an earlier K and took what followed it. Names work like this: after *Ada Lovelace* has been mentioned once, the next
 # *Ada* is probably followed by *Lovelace*. A head that does this is called an **induction head** (Olsson et al. 2022).
 #
 # One attention alone gets stuck. The last K can find an earlier K, but the letter that it needs is one position further
@@ -1099,7 +1101,7 @@ drawings.induction_steps().show()
 # %% [markdown] id="induction-by-hand"
 # ### 6.1 Set it by hand
 #
-# You can build this machine without training, by choosing the matrices. First see a single head that looks *two*
+# You can build this machine by choosing the matrices. First see a single head that looks *two*
 # positions back. Each vector of the stream has ten numbers: four for the letter and six for the position, all zeros but
 # one in each part. The product `x @ letter` reads the first four, and `x @ position` the last six. These positions are
 # the keys. The query of position p has to be the key of p - 2. So it is multiplied by a *shift matrix*, whose row p has
@@ -1149,7 +1151,7 @@ for name, share in zip(names, (x @ answer)[-1].tolist(), strict=True):
 
 # %% [markdown] id="induction-list-says"
 # With one earlier *milk*, the answer is the word that followed. With two, the second head finds two notes and shares its
-# weight between them, so both words get one half. It has no rule for which came last.
+# weight between them, so both words get one half.
 #
 # ### 6.2 Does training find it?
 #
@@ -1446,7 +1448,7 @@ print("equal to PyTorch's:", same)
 # %% [markdown] id="next"
 # ### What comes next
 #
-# In this chapter heads looked one, two or three positions back. They could because we gave each position a vector, too.
+# Heads could look one, two or three positions back because we gave each position a vector, too.
 # [Chapter 3](03_positional_encoding.ipynb) asks what other ways there are.
 #
 # The [bug museum](labs/02_bugs.ipynb) shows eight silent bugs.
