@@ -925,7 +925,7 @@ ex.predict("without_the_subject_head", "")
 
 # %% id="ablation-measured" tags=["atol:0.15"]
 order = roles["its subject"].flatten().argsort(descending=True).tolist()
-by_subject = [(1 + n // 4, 1 + n % 4) for n in order]  # (layer, head), who looks most first
+by_subject = [(1 + n // 4, 1 + n % 4) for n in order]  # who looks most, first
 groups = {
     "all heads": [],
     "without the one that looks most": by_subject[:1],
