@@ -53,7 +53,7 @@ function render({ model, el }) {
     sentence.textContent = `In ${heads[n]}, ${quote(queries[i])} gives its largest weight, ${fixed(weights[best] / 1000)}, to ` +
       `${quote(keys[best])}. ${shown} of ${S} keys have at least ${fixed(limit / 1000, 2)}.`;
     drawRow(n, i, limit);
-    drawRoles(n);
+    if (model.get("head").length) drawRoles(n);
     drawLines(n, i, limit);
   }
 
@@ -102,5 +102,5 @@ function render({ model, el }) {
   draw();
   el.append(h("div", { class: "cx-controls" }, head.node, query.node, least.node, reset), sentence, grid,
     h("div", { class: "cx-columns" }, scroller("Lines from queries to keys", lines), scroller("What the query reads", row),
-      scroller("What the heads do", roles)));
+      ...(model.get("head").length ? [scroller("What the heads do", roles)] : [])));
 }

@@ -25,6 +25,7 @@ class HeadExplorer(Explorer):
         names: H names of the heads, "head 0" and so on unless given.
         selected: index of the head shown at first, the one with the lowest entropy unless given.
         query: index of the query shown at first, the last one unless given.
+        averages: also show what each head does on average: entropy, distance and so on.
         alt, caption: computed from the numbers unless given.
 
     Raises:
@@ -42,6 +43,7 @@ class HeadExplorer(Explorer):
         names: Sequence[Any] | None = None,
         selected: int | None = None,
         query: int | None = None,
+        averages: bool = True,
         alt: str | None = None,
         caption: str | None = None,
     ) -> None:
@@ -57,6 +59,7 @@ class HeadExplorer(Explorer):
         self.query = T - 1 if query is None else query
         check_integer("selected", self.selected, 0, H - 1)
         check_integer("query", self.query, 0, T - 1)
+        self.averages = averages
         super().__init__(alt=alt, caption=caption)
 
     def measures(self) -> Array:
@@ -82,8 +85,8 @@ class HeadExplorer(Explorer):
             "tokens": self.tokens,
             "keyTokens": self.key_tokens,
             "names": self.names,
-            "head": list(self.table().head[1:]),
-            "measures": [list(row[1:]) for row in self.table().rows],
+            "head": list(self.table().head[1:]) if self.averages else [],
+            "measures": [list(row[1:]) for row in self.table().rows] if self.averages else [],
             "selected": self.selected,
             "query": self.query,
             "least": 0,
@@ -135,7 +138,15 @@ class HeadExplorer(Explorer):
         ax.axis("off")
 
     def table(self) -> Table:
-        """Return the measures of every head."""
+        """Return the measures of every head or, without averages, what the chosen query reads."""
+        if not self.averages:
+            read = [
+                [key, number(weight, 3)]
+                for key, weight in zip(self.key_tokens, self.weights[self.selected, self.query], strict=True)
+            ]
+            return Table(
+                f"{self.names[self.selected]}: what “{self.tokens[self.query]}” reads", ["key", "weight"], read
+            )
         head = ["head", "entropy", "largest"]
         if self.weights.shape[1] == self.weights.shape[2]:
             head += ["distance", "previous", "first"]

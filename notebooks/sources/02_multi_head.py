@@ -1,13 +1,13 @@
 # %% [markdown] id="title"
 # # 2 Multi-head attention
 #
-# In chapter 1 a word looked at other words and collected a weighted average of what they offered. Here you see
-# what one average loses, and how several attentions side by side keep it. At the end you have a layer, with your own
-# split and merge, that gives the same numbers as PyTorch's. You will also have silenced heads of a trained model, and
-# set two by hand that continue your own list.
+# In chapter 1 a word collected a weighted average of what other words offered. Here you see what one average loses, and
+# how several attentions side by side keep it. At the end you have a layer, with your own split and merge, that gives the
+# same numbers as PyTorch's. You will have silenced heads of a trained model, and set two heads by hand that find the next
+# word of a list you type.
 #
-# You need chapter 1: queries, keys and values, softmax, masks. The chapter takes about {minutes} minutes, nearly half
-# of them for its nine exercises. After sections 3 and 5 there are good places to stop.
+# You need chapter 1. The chapter takes about {minutes} minutes, nearly half
+# of them for its nine exercises. After sections 3, 4 and 5 there are good places to stop.
 
 # %% id="imports" tags=["hide-input"]
 # Imports, and settings so that the numbers come out nearly the same in every run
@@ -54,11 +54,11 @@ drawings.whole_transformer(here=2).show()
 # ## 1 One head gives one average
 #
 # Take the sentence *queen sees boy*. To understand it, the word *sees* has to know two things: who sees, and who is
-# seen. So it should look at both other words. What does it take along?
+# seen. So it should look at both other words. What does it get from them?
 #
 # Attention gives it one average. Let the value of *queen* be (1, 0) and that of *boy* (0, 1). If *sees* gives both the
-# same weight, it takes along (0.5, 0.5). In *boy sees queen* the values and the weights are the same, and so is the
-# average. The two sentences mean different things, and at the word *sees* the difference is gone.
+# same weight, it gets (0.5, 0.5). In *boy sees queen* the values and the weights are the same, and so is the average.
+# The two sentences mean different things, and at the word *sees* the difference is gone.
 
 # %% id="why-drawn" tags=["hide-input"]
 # Drawing: one average against two
@@ -71,20 +71,21 @@ for first, second in ((queen, boy), (boy, queen)):
     )
 
 # %% [markdown] id="why-two"
-# The way out is to let the word look twice. One attention looks for who sees and takes along (1, 0). Another, with
-# queries, keys and values of its own, looks for who is seen and takes along (0, 1). The two results are not added up
-# but laid side by side, so that nothing is lost. Each of these attentions is called a **head**, and all of them
-# together are **multi-head attention**.
+# The way out is to let the word look twice. One attention looks for who sees and gets (1, 0). Another, with queries,
+# keys and values of its own, looks for who is seen and gets (0, 1). The two results are laid side by side, so nothing is
+# lost; their average would again be (0.5, 0.5). Each of these attentions is called a **head**, and all of them together
+# are **multi-head attention**.
 #
-# Could *sees* not simply give unequal weights, say 0.7 to who sees and 0.3 to who is seen? Then the averages are (0.7,
-# 0.3) and (0.3, 0.7), and they do differ. But suppose that the language has a third word, *girl*. In *queen sees boy*,
-# *queen* has 0.7, *boy* 0.3 and *girl* 0, and *boy* should win. A linear map can put 0.3 above 0.7 only by giving more
-# points for less weight. Then *girl*, with none, gets the most. Does training find a way around this?
+# Could *sees* not give unequal weights, say 0.7 to who sees and 0.3 to who is seen? Then the averages do differ. But
+# suppose that the language has a third word, *girl*. In *queen sees boy*, *queen* has 0.7, *boy* 0.3 and *girl* 0. To
+# name who is seen, a linear map turns these weights into points, and the word with most points wins. For *boy* to beat
+# *queen*, less weight must mean more points: say -0.7, -0.3 and 0. But then *girl* wins. Does training find a way around
+# this?
 
 # %% [markdown] id="two-places-question"
 # ### 1.1 The same, measured
 #
-# Here is a very simple task. A text is a row of 16 letters, drawn at random from twelve. Each position has to name two of
+# A text is a row of 16 letters, drawn at random from twelve. Each position has to name two of
 # them: the letter one position back, and the letter three positions back.
 
 # %% id="two-places-drawn" tags=["hide-input"]
@@ -124,17 +125,17 @@ class TwoPlaces(nn.Module):
         return self.answer(self.output(library_merge(found))).unflatten(-1, (2, -1))
 
 
-def two_places_batch(B, generator):
+def two_places_batch(B, generator, backs=(1, 3)):
     letters = torch.randint(12, (B, 16), generator=generator)
-    return letters, torch.stack([letters.roll(back, dims=1) for back in (1, 3)], dim=-1)  # (B, T), (B, T, 2)
+    return letters, torch.stack([letters.roll(back, dims=1) for back in backs], dim=-1)  # (B, T), (B, T, 2)
 
 
-def train_two_places(n_heads, steps=300, seed=0):
+def train_two_places(n_heads, steps=300, seed=0, backs=(1, 3)):
     torch.manual_seed(seed)
     model, generator = TwoPlaces(n_heads), torch.Generator().manual_seed(seed)
     optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)
     for _ in range(steps):
-        letters, wanted = two_places_batch(32, generator)
+        letters, wanted = two_places_batch(32, generator, backs)
         scores = model(letters)[:, 3:]  # the first three positions have no answer
         loss = F.cross_entropy(scores.flatten(0, 2), wanted[:, 3:].flatten())
         optimizer.zero_grad()
@@ -154,7 +155,8 @@ for n_heads, model in trained.items():
 
 # %% [markdown] id="two-places-look"
 # One head answers one question and is mostly wrong on the other. Two heads answer both. Where do they look? Each map
-# has a row for each position that looks and a column for each position that is looked at.
+# has a row for each position that looks and a column for each position that is looked at. Ignore rows 0 to 2: they have
+# no letter three back, and so they were not trained.
 
 # %% id="two-places-figure" tags=["hide-input", "not-compared:differs-by-processor"]
 # Figure: where one head looks, and where two heads look
@@ -186,9 +188,8 @@ display(HTML(f"<details><summary>{title}</summary><p>{why}</p></details>"))
 # The two diagonals of the one head are nearly equally dark, but a small lead is enough: the letter one back, with a little
 # more weight nearly everywhere, wins in both questions.
 #
-# Was this bad luck, a bad learning rate, or too little time? The figure shows five trainings of each kind, with
-# different *seeds*, the numbers from which random choices begin, each at the best of three learning rates. In one
-# setting, training went on five times as long.
+# Was this bad luck, or too little time? The figure shows five trainings of each kind, with different *seeds*, the
+# numbers from which random choices begin. In one setting, training went on five times as long.
 
 # %% id="two-places-seeds" tags=["hide-input"]
 # Figure: the worse of the two answers, five seeds, recorded
@@ -215,19 +216,18 @@ prove("two heads: both, whatever the seed", two_places.range("two heads", "worse
 
 # %% [markdown] id="two-places-argument"
 # Longer training helps one head little. In the last row a small non-linear network stands between the head and the
-# answers, and now one head can do it: it gives one position at least 0.60 of its weight and the other at most 0.35, and the
-# network can tell the stronger part from the weaker one.
+# answers, and now one head can do it: it gives one position clearly more weight than the other, and the network can tell
+# the stronger part from the weaker one.
 
 # %% [markdown] id="two-places-says"
-# **One head gives one average. Several heads keep several things apart, and nothing afterwards has to untangle them.** A
-# Transformer does have networks that could untangle some averages, its feed-forward layers. With several heads they do
-# not have to.
+# **One head gives one average. Several heads keep several things apart, and nothing afterwards has to untangle them.**
 #
 # > **You will read that** different heads learn different things.
 #
-# Nothing in the formula makes them. Ours did because the task needed two different things.
+# Nothing in the formula makes them. We trained two heads again, with *one back* as both questions. Both came to look one
+# back, in five trainings of five.
 
-# %% id="two-places-differ" tags=["hide-input"]
+# %% id="two-places-differ" tags=["hide-input", "not-compared:differs-by-processor"]
 # Evidence: how far heads move apart, five seeds
 lines = []
 for arm in ("two heads", "eight heads"):
@@ -235,6 +235,11 @@ for arm in ("two heads", "eight heads"):
     lines.append(
         f"{arm:<12} differ by {fresh[0]:.2f} to {fresh[1]:.2f} before training, {after[0]:.2f} to {after[1]:.2f} after"
     )
+alike = [train_two_places(2, seed=seed, backs=(1, 1)).weights()[0, :, 3:] for seed in range(5)]  # (H, rows, S) each
+apart = [0.5 * (first - second).abs().sum(-1).mean().item() for first, second in alike]
+lines.append(f"two heads, the same question twice: {min(apart):.2f} to {max(apart):.2f} after training")
+least = min(weights.diagonal(2, 1, 2).mean(-1).min().item() for weights in alike)  # rows 3 and on, one back
+prove("asked the same twice, both heads look one back, with every seed", least > 0.7 and max(apart) < 0.3)
 how = (
     "Eight heads move apart, too, although two would do. The distance is 0 if two heads have the same weights, and 1 if "
     "they look at different positions altogether: half the sum of the differences between two rows, all taken as "
@@ -250,30 +255,30 @@ display(
 # %% [markdown] id="build"
 # ## 2 Split, attend, merge
 #
-# Now we build it. Each head needs three linear maps of its own, for queries, keys and values. In the letters of the
-# paper (Vaswani et al. 2017, section 3.2.2):
+# Each head needs three linear maps of its own, for queries, keys and values. In the letters of the paper (Vaswani et al.
+# 2017, section 3.2.2):
 #
 # $$\mathrm{head}_i = \mathrm{Attention}(X W_i^Q, X W_i^K, X W_i^V) \qquad
 # \mathrm{MultiHead}(X) = [\mathrm{head}_1, \ldots, \mathrm{head}_h]\, W^O$$
 #
 # Here $X$ holds the vectors of all tokens, one in each row. Head $i$ multiplies them by its own three matrices and does
-# the attention of chapter 1. On the right, the square brackets lay the outputs of all heads side by side. One more
-# matrix, the *output matrix* $W^O$, maps them back to the width of a token.
+# the attention of chapter 1. The square brackets lay the outputs of all heads side by side. One more matrix, the *output
+# matrix* $W^O$, maps them back to the width of a token.
 #
-# How wide is a head? We could give each head the full width, but then *h* heads would cost *h* times as much. The paper
-# divides the width among them. From here on we use these letters for shapes:
+# How wide is a head? At full width, eight heads would cost eight times as much as one. The paper divides the width
+# among them. From here on we use these letters for shapes:
 #
 # | letter | what it counts | `course_lib` calls it |
 # |---|---|---|
 # | **B** | sentences that are worked on together | |
 # | **T**, **S** | tokens that look, tokens that are looked at | |
 # | **D** | numbers in the vector of a token | `d_model` |
-# | **H** | heads | `n_heads` |
+# | **H** | heads, *h* in the formula above | `n_heads` |
 # | **E** | numbers in the vector of one head, mostly D / H | `d_head` |
 # | **E'** | numbers in a value, where they may differ from E | |
 #
 # First, the formula written literally, as a loop. In it, `sdpa` is the attention of chapter 1, short for *scaled dot-product
-# attention*. The sizes 2, 5, 3 and 7 are different primes on purpose: if we mix up two axes, Python often complains.
+# attention*. The sizes 2, 5, 3 and 7 are different primes on purpose: if we mix up two axes, PyTorch often complains.
 
 # %% id="loop-over-heads"
 B, T, H, E = 2, 5, 3, 7
@@ -295,8 +300,7 @@ by_loop = heads_by_loop(x)
 print("in", tuple(x.shape), " out", tuple(by_loop.shape))
 
 # %% [markdown] id="first-shape-says"
-# In and out have the same shape. So the layer fits wherever the single head of chapter 1 fitted, and layers can be
-# stacked.
+# In and out have the same shape, so layers can be stacked.
 #
 # ### 2.1 Split
 #
@@ -304,12 +308,11 @@ print("in", tuple(x.shape), " out", tuple(by_loop.shape))
 # all heads side by side, and you have one matrix with H · E columns. One product then gives the queries of all heads at
 # once. In each token's vector, the first E numbers belong to head 0, the next E to head 1, and so on.
 #
-# What remains is to hand each head its own numbers. The attention of chapter 1 works on the last two axes, tokens and
-# numbers, and does the same for everything in front of them. So we bring the heads to the front, beside the sentences:
-# from (B, T, H · E) to (B, H, T, E). This is called **splitting** the heads. The way back, after attention, is called
-# **merging** them.
+# What remains is to hand each head its own numbers. The attention of chapter 1 works on the last two axes, and does the
+# same for everything in front of them. So we bring the heads to the front, from (B, T, H · E) to (B, H, T, E). This is
+# called **splitting** the heads. The way back, after attention, is called **merging** them.
 #
-# Follow the numbers in the drawing: two tokens of six numbers, cut into three heads of two.
+# In the drawing, two tokens of six numbers are cut into three heads of two.
 
 # %% id="split-drawn" tags=["hide-input"]
 # Drawing: split and merge, with numbers
@@ -356,13 +359,13 @@ print("split_heads gives each head its own numbers:", tuple(split_heads(wide, H)
 # %% [markdown] id="merge"
 # ### 2.2 Merge
 #
-# After attention each head has a result of its own, and the results must stand side by side again. In the drawing you
-# walk from right to left, with the same two steps in the opposite order.
+# After attention the results of the heads must stand side by side again. In the drawing you walk from right to left,
+# with the same two steps in the opposite order.
 #
-# One thing is new. Exchanging two axes moves no number in memory; PyTorch only notes that it has to count differently,
-# and the tensor is no longer *contiguous*. To join axes after that, the numbers often have to move. Then `view`, which
-# never moves any, stops with an error, and `reshape` makes a copy. If you forget the exchange, `reshape` scrambles the
-# sentence, and no error tells you.
+# Exchanging two axes moves no number in memory; PyTorch only counts differently, and the tensor is no
+# longer *contiguous*. To join axes after that, the numbers often have to move. Then `view`, which never moves any, stops
+# with an error, and `reshape` makes a copy. If you forget the exchange, `reshape` scrambles the sentence, and no error
+# tells you.
 #
 # Below the exercise, `prove` checks your two functions. If the check fails, it stops the cell with an error.
 
@@ -375,12 +378,13 @@ print("ok: merging undoes splitting")
 # %% [markdown] id="sum-of-heads"
 # ### 2.3 Each head adds its part
 #
-# What is the output matrix good for? Side by side, the results still live apart: head 0 in the first E numbers, head 1
-# in the next E. The output matrix decides where in the token's vector each head writes.
+# What is the output matrix good for? Cut it into H blocks of E rows. Block 0 meets only the numbers of head 0, block 1
+# only those of head 1. So the output of the layer is a **sum**, with one part from each head. Does adding lose what lay
+# side by side? It need not. Each part first passes through its own rows, which can write it to a different place in the
+# token's vector; only then are the parts added.
 #
-# Cut it into H blocks of E rows. The first block meets only the numbers of head 0, the second only those of head 1. So
-# the output of the layer is a **sum**, with one part from each head. In a Transformer this sum is added to the *residual
-# stream*, the vector that runs through all layers. Each head reads from the stream and adds something to it.
+# In a Transformer this sum is added to the *residual stream*, the vector that runs through all layers. Each head reads
+# from the stream and adds something to it.
 
 # %% id="sum-of-heads-drawn" tags=["hide-input"]
 # Drawing: each head through its own rows of the output matrix
@@ -398,8 +402,7 @@ print("ok: the output is the sum of the heads' parts")
 # %% [markdown] id="sum-of-heads-says"
 # Narrow heads have a price. A query or a key of one head holds only E numbers. Each is a weighted sum of the D numbers
 # of the token, and the factors of such a sum are called a *direction*. Say that E is 2, that one sum tells how much a
-# token is like a person, and the other how much it is like a verb. Then this head cannot tell *queen* from *king*. A
-# wide head compares in more directions, but it, too, gives a single average.
+# token is like a person, and the other how much it is like a verb. Then this head cannot tell *queen* from *king*.
 
 # %% id="sum-of-heads-rank" tags=["hide-input"]
 # Check: each head compares tokens in E directions
@@ -408,8 +411,7 @@ prove("a narrow head compares tokens in E directions, not in D", ranks == {E})
 print(f"directions in which each head compares: {ranks.pop()} of {D}")
 
 # %% [markdown] id="multi-head-text"
-# Now put the parts together: three products, split, attention, merge, and the output matrix. This is the main exercise
-# of the chapter. The attention inside may be your own from chapter 1, or PyTorch's `F.scaled_dot_product_attention`. A
+# Now put the parts together: three products, split, attention, merge, and the output matrix. The attention inside may be your own from chapter 1, or PyTorch's `F.scaled_dot_product_attention`. A
 # mask with fewer axes than the scores is broadcast, as in chapter 1.
 
 # %% exercise="multi_head_attention"
@@ -442,10 +444,10 @@ def attend(query, key, value, mask=None):
 
 
 # %% [markdown] id="layer-text"
-# We divide by the root of E, the width of a head, and not by that of D: the dot product of a query and a key is here a
+# We divide by the root of E, the width of a head: the dot product of a query and a key is here a
 # sum of E products.
 #
-# Now the layer. Its argument `context` holds the tokens that are looked at, which may belong to another sequence. If none
+# The argument `context` holds the tokens that are looked at, which may belong to another sequence. If none
 # are given, the tokens look at one another.
 
 
@@ -469,7 +471,7 @@ class MultiHead(nn.Module):
 
 # %% [markdown] id="layer-shapes-text"
 # In the paper, 8 heads of 64 numbers make a width of 512. The library's `MultiHeadAttention` is the same layer with more
-# checks. Its attention weights are one map of T × S numbers for each head and each sentence.
+# checks.
 
 # %% id="layer-shapes" tags=["hide-input"]
 # Shapes: four sentences, eight heads; and a width that cannot be cut
@@ -494,10 +496,8 @@ except ValueError as error:
 #
 # PyTorch has this layer as `nn.MultiheadAttention`. If ours is right, it must give the same numbers with the same
 # parameters, and the same *gradients*, which say how training would change each parameter. PyTorch stacks the three
-# input maps into one tall matrix, `in_proj_weight`: queries first, then keys, then values. We cut it in three.
-#
-# `assert_equivalent` runs both layers on the same inputs, compares outputs and gradients, and returns the largest
-# differences.
+# input maps into one tall matrix, `in_proj_weight`, so we cut it in three. `assert_equivalent` runs both layers, compares
+# outputs and gradients, and returns the largest differences.
 
 
 # %% id="copy-from-torch"
@@ -543,15 +543,12 @@ prove("the maps of every head are equal too", torch.allclose(next(iter(maps.valu
 print("equal the other way round, too, with the maps of every head")
 
 # %% [markdown] id="masks"
-# One warning. Unless you say `average_attn_weights=False`, PyTorch's layer returns the average of the maps of all
-# heads. An average may show a pattern that no single head has.
-#
 # ### 3.2 Masks for several heads
 #
 # The scores now have four axes, (B, H, T, S), and broadcasting lines up the shapes *from the right*. So a *causal* mask
 # fits as it is, with its shape (T, S), and a *padding* mask fits as (B, 1, 1, S).
 #
-# Danger comes with a full mask for each sentence, in shape (B, T, S). Line it up from the right.
+# A full mask for each sentence, in shape (B, T, S), is where it goes wrong. Line it up from the right.
 
 # %% id="mask-drawn" tags=["hide-input"]
 # Drawing: which axis of the mask meets which axis of the scores
@@ -559,8 +556,8 @@ drawings.mask_axes().show()
 
 # %% [markdown] id="mask-text"
 # The mask's axis of sentences meets the scores' axis of heads. If the two lengths differ and neither is 1, PyTorch
-# stops with an error, and you are safe. But with as many sentences as heads, nothing stops. Here are three sentences and
-# three heads, each mask tried in plain PyTorch and in the library.
+# stops with an error, and you are safe. But with as many sentences as heads, there is no error. Here are three sentences
+# and three heads, each mask tried in plain PyTorch and in the library.
 
 # %% id="mask-shapes-tried" tags=["hide-input"]
 # Four masks tried, with three sentences and three heads
@@ -584,11 +581,18 @@ for name, mask in shapes.items():
 
 # %% [markdown] id="mask-says"
 # In the last row, plain PyTorch takes the mask of sentence 1 and uses it in *head* 1 of all sentences. The library
-# refuses every mask of three axes. But neither notices a padding mask left in shape (B, S) if there happen to be as
-# many sentences as tokens: it looks like a mask of shape (T, S).
+# refuses every mask of three axes. If each head is meant to have a mask of its own, write it with all four axes, (1, H,
+# T, S).
 #
-# Sometimes each head is meant to have a mask of its own, for example when some heads may look only at the last few
-# tokens. Such a mask is written with all four axes, (1, H, T, S).
+# <details><summary>Two more traps</summary>
+#
+# Nobody notices a padding mask left in shape (B, S) if there happen to be as many sentences as tokens: it looks like a
+# mask of shape (T, S).
+#
+# Unless you say `average_attn_weights=False`, PyTorch's layer returns the average of the maps of all heads. An average may
+# show a pattern that no single head has.
+#
+# </details>
 
 # %% exercise="mask_for_every_head"
 
@@ -599,9 +603,8 @@ for name, mask in shapes.items():
 #
 # ## 4 What heads cost
 #
-# You may have found that sixteen heads have as many parameters as eight. Each of the four maps goes from D numbers to H
-# · E = D numbers. That takes a matrix of D² numbers and D biases, so the layer has 4 (D² + D) parameters. There is no H
-# in it. What about the work, and the memory?
+# Sixteen heads have as many parameters as eight. Each of the four maps goes from D numbers to H · E = D numbers, with a
+# matrix of D² numbers and D biases. That makes 4 (D² + D), and there is no H in it. What about the work, and the memory?
 #
 # **Predict.** Take a width of 256 and 512 tokens, and go from 1 head to 8. How does the number of multiplications and
 # additions in the matrix products change? And how does the memory for the maps of attention weights change, if each of
@@ -649,8 +652,7 @@ show(
 #
 # </details>
 #
-# The memory is another matter: H heads have H maps. Modern programs save this memory with a *fused kernel*, which never
-# stores whole maps; chapter 7 explains one, Flash attention.
+# But H heads have H maps, and the memory grows with them.
 #
 # Then why not hundreds of heads? Each gets narrower and compares in fewer directions. The [lab on
 # heads](labs/02_heads.ipynb) trains a model of width 64 to read English prose, with 1, 4 or 16 heads in each layer and
@@ -667,18 +669,16 @@ prove(
 )
 
 # %% [markdown] id="cost-better-says"
-# One head and four heads are alike, and sixteen heads, of four numbers each, are worse with each of the five seeds.
-# So more heads are not better by themselves. These models were trained for 300 steps; in the lab's longer trial, four
-# heads came first, sixteen second and one head last.
+# One head and four heads are alike, and sixteen heads, of four numbers each, are worse with each of the five seeds. In
+# the lab's longer trial, four heads came first, sixteen second and one head last. In both trials sixteen did worse than
+# four: more heads are not better by themselves, and how many are best, you have to try.
 
 # %% [markdown] id="grouped"
 # ### 4.1 Heads that share
 #
-# When a model writes, it keeps the keys and values of all earlier tokens in a *cache* (chapter 1, section 4.3). A
-# model that talks with many people needs a cache for each, and together they can fill more memory than the parameters.
-#
-# For each token and each layer, a cache holds one key and one value for each head. It gets smaller with fewer heads *of
-# keys and values*. Queries are not kept, so there may be as many query heads as before.
+# When a model writes, it keeps the keys and values of all earlier tokens in a *cache*. A
+# model that talks with many people needs a cache for each. The cache gets smaller with fewer heads *of keys and values*.
+# Queries are not kept, so there may be as many query heads as before.
 #
 # - **Multi-query attention** (Shazeer 2019): all query heads share one head of keys and values.
 # - **Grouped-query attention** (Ainslie et al. 2023): they form G groups, and each group shares one.
@@ -688,40 +688,22 @@ prove(
 drawings.shared_heads().show()
 
 # %% [markdown] id="grouped-who"
-# Llama 3 8B has 32 query heads in 8 groups, as Mistral 7B does; PaLM and Falcon 7B have a single head of keys and values.
-#
-# In the drawing, neighbours share: heads 0 and 1 read the first key head, heads 2 and 3 the second. Published
-# parameters rely on that order.
+# Llama 3 8B has 32 query heads in 8 groups. In the drawing, neighbours share: heads 0 and 1 read the first key head,
+# heads 2 and 3 the second.
 
 # %% exercise="grouped_query_attention"
 
-# %% [markdown] id="grouped-cache-question"
-# **Predict.** A layer of width 64 has 8 query heads. It keeps 100 tokens, four bytes for each number. How many bytes does
-# its cache take with G = 8, and with G = 1?
-
-# %% id="grouped-cache-guess"
-ex.predict("cache_of_grouped_heads", "")
-
-# %% id="grouped-cache" tags=["hide-input"]
-# Count: the cache for 8, 4, 2 and 1 groups
-for G in (8, 4, 2, 1):
-    layer, cache = MultiHeadAttention(64, 8, n_kv_heads=G), KVCache(capacity=100)
-    with torch.no_grad():
-        layer(torch.randn(1, 100, 64), causal=True, cache=cache)
-    print(f"G = {G}: {cache.n_bytes:>6,} bytes")
-    prove(f"a cache of {G} groups takes 2 · G · E · 4 bytes for each token", cache.n_bytes == 100 * 2 * G * 8 * 4)
-
 # %% [markdown] id="grouped-formula"
-# Half as many groups, half the cache. With 2 for a key and a value, the cache of one sequence takes
+# How much does that save? With 2 for a key and a value, the cache of one sequence takes
 #
 # $$\mathrm{bytes} = 2 \cdot \mathrm{layers} \cdot G \cdot E \cdot \mathrm{tokens} \cdot \text{bytes of a number}$$
 #
-# Now count it for a real model.
+# Half as many groups, half the cache. Now count it for a real model.
 
 # %% exercise="grouped_cache_bytes"
 
 # %% id="grouped-equal" tags=["hide-input"]
-# Checks: yours equals PyTorch's; grouped heads are full heads whose matrices repeat; with a cache, the same step by step
+# Checks: yours equals PyTorch's; grouped heads are full heads whose matrices repeat; the cache, its size and its steps
 query = torch.randn(2, 6, 5, 7)  # H = 6
 key, value = torch.randn(2, 3, 11, 7), torch.randn(2, 3, 11, 7)  # G = 3
 kernel = functools.partial(F.scaled_dot_product_attention, enable_gqa=True)
@@ -744,17 +726,24 @@ def step_by_step(new, cache):
     return few(new, causal=True, cache=cache), cache
 
 
+for G in (8, 4, 2, 1):
+    layer, cache = MultiHeadAttention(64, 8, n_kv_heads=G), KVCache(capacity=100)
+    with torch.no_grad():
+        layer(torch.randn(1, 100, 64), causal=True, cache=cache)
+    prove(f"a cache of {G} groups takes 2 · G · E · 4 bytes for each token", cache.n_bytes == 100 * 2 * G * 8 * 4)
 testing.assert_cache_consistent(lambda x: few(x, causal=True), step_by_step, torch.randn(2, 7, 64))
 
 # %% [markdown] id="grouped-says"
 # What does it cost? Full heads can do all that grouped heads can, with key and value matrices that repeat, so grouping
-# only restricts. The sources report a small loss in quality, and less of it with groups than with a single head. There
-# are still as many scores: each query head compares with every token.
+# only restricts. The sources report a small loss in quality. Sharing also saves parameters, as the key and value maps get
+# narrower. It does not save scores: each query head still compares with every token.
+#
+# A good place to stop: you know what heads cost, and how models save on their cache.
 
 # %% [markdown] id="roles"
 # ## 5 What heads do
 #
-# So far our heads looked at letters, and we knew beforehand what they should find. What do heads look at in sentences?
+# What do heads look at in sentences?
 # We train a small language model on the English of the overview, in which somebody sees, hears or paints somebody. It
 # has two layers of four heads; in the code it is called `reader`. To end *the queen near the king paints …* with
 # *herself*, and not with *himself*, it has to find out who the subject is.
@@ -789,10 +778,9 @@ def maps_of(words):
 
 
 # %% [markdown] id="text-maps-text"
-# Each cell of these maps says how much the word of its row takes from the word of its column. The first word is a full
-# stop, because in training each sentence follows the full stop of the one before. The upper right is empty, because a
-# word may not look at later words. In the figures of this section the heads of a layer count from 1, as the layers do;
-# the code, and the drawings above, count them from 0. Is there a head in which *paints* looks at *queen*?
+# Each cell of these maps says how much the word of its row takes from the word of its column. In this section layers and heads both
+# count from 1, in the figures and in the code: L2 H4 is head 4 of layer 2. Is there a head in which *paints* looks at
+# *queen*?
 
 
 # %% id="text-maps" tags=["hide-input", "not-compared:differs-by-processor"]
@@ -819,12 +807,12 @@ show(
     draw_heads(sentence_maps[1], words, [f"layer 2, head {h}" for h in range(1, 5)]),
     alt="Four maps, the heads of layer 2, for the words: full stop, the, queen, near, the, king, paints. All are lower "
     "triangles. The heads differ: in some the row of paints is dark at queen, in others it is spread or dark elsewhere.",
-    caption="The four heads of layer 2. Read the bottom rows, where “paints” looks. It gives more than half of its weight to "
+    caption="The four heads of layer 2. The first word is the full stop of the sentence before. Read the bottom rows, where “paints” looks. It gives more than half of its weight to "
     f"“queen” in {' and '.join(on_queen) or 'none of them'}.",
 )
 
 # %% [markdown] id="text-maps-says"
-# Below are all eight heads; L1 H2 is head 2 of layer 1.
+# Below are all eight heads.
 
 # %% id="text-explore" tags=["hide-input", "not-compared:differs-by-processor"]
 # Explorer: all eight heads on the sentence, and what each word takes from the others
@@ -835,8 +823,8 @@ HeadExplorer(
     names=names,
     selected=4 + int(sentence_maps[1, :, 6, 2].argmax()),
     query=6,
-    caption="Choose a head and a word. “the (1)” is the word at position 1; positions count from 0. The table of averages on "
-    "the right is not needed in this chapter.",
+    averages=False,
+    caption="Choose a head and a word. “the (1)” is the word at position 1; positions count from 0.",
 )
 
 # %% [markdown] id="text-roles-text"
@@ -906,23 +894,23 @@ def right(model):
 # %% [markdown] id="ablation-text"
 # ### 5.1 Does the model need that head?
 #
-# One head looks at the subject more than any other does, just when the model has to choose between *herself*, *himself*
-# and *themselves*. So that is the head that finds the subject. Or is it?
+# One head looks at the subject more than any other does, exactly where the model has to choose between *herself*,
+# *himself* and *themselves*. So that is the head that finds the subject. Or is it?
 #
-# A map shows where a head looks, not whether the model uses what it finds. We can ask that directly: silence the head and
-# see what breaks. This is called *ablation*. You have all you need for it: a head reaches the stream only through its own
-# rows of the output matrix (section 2.3). Note that PyTorch stores this matrix transposed.
+# A map shows where a head looks, not whether the model uses what it finds. So silence the head and see what breaks. This
+# is called *ablation*. A head reaches the stream only through its own rows of the output matrix (section 2.3). Note that
+# PyTorch stores this matrix transposed.
 
 # %% exercise="silence_head"
 
 
 # %% id="ablation"
 def without(*heads):
-    """A copy of the model with silent heads; a head is (layer, head), from 0."""
+    """A copy of the model with silent heads; (2, 4) is L2 H4."""
     changed = copy.deepcopy(reader)
     for layer, head in heads:
-        block = changed.decoder.layers[layer]  # attention and a network
-        block.self_attention = silence_head(block.self_attention, head)
+        block = changed.decoder.layers[layer - 1]  # lists count from 0
+        block.self_attention = silence_head(block.self_attention, head - 1)
     return changed
 
 
@@ -937,7 +925,7 @@ ex.predict("without_the_subject_head", "")
 
 # %% id="ablation-measured" tags=["atol:0.15"]
 order = roles["its subject"].flatten().argsort(descending=True).tolist()
-by_subject = [divmod(number, 4) for number in order]  # who looks most at it, first
+by_subject = [(1 + n // 4, 1 + n % 4) for n in order]  # who looks most, first
 groups = {
     "all heads": [],
     "without the one that looks most": by_subject[:1],
@@ -949,7 +937,7 @@ for name, silent in groups.items():
 
 # %% [markdown] id="ablation-says"
 # It is a beautiful map, and the model does nearly as well without the head. Without the three that look most at the
-# subject it makes mistakes. Was this training an exception? Here are five.
+# subject it is not much better than someone who knows only the verb. Was this training an exception? Here are five.
 
 # %% id="ablation-record" tags=["hide-input"]
 # Record: five seeds, what the heads look at, and what happens without them
@@ -996,13 +984,14 @@ by_seed = [english.values("trained", f"right without {what}") for what in ("the 
 prove("without all of layer 2 the model is right more often", all(a < b for a, b in zip(*by_seed, strict=True)))
 
 # %% [markdown] id="ablation-record-says"
-# In these five trainings the model could spare the head that looks most at the subject. That is not a law. Of four more
-# trainings, one could spare that head, and the other three fell to between 0.8 and 0.93. Without the
-# three heads that look most at the subject, all nine got worse, and worse than without the three that look least. With
-# seed 3, the model then answers *himself* in 274 of the 300 sentences, even after *paint*.
+# In these five trainings the model could spare the head that looks most at the subject. That is not a law: in four more
+# trainings, only one could. Without the three heads that look most at the subject, all nine got worse, and worse than
+# without the three that look least. Four of the five in the table fall to about 0.8, close to the three in four of the
+# verb alone. With seed 3, the model answers *himself* in 274 of the 300 sentences, even after *paint*.
 #
-# **A map shows where a head looks. To learn what the model needs, make an experiment, and more than one.** A head that
-# can be spared alone may be needed once others are gone.
+# **A map shows where a head looks. To learn what the model needs, make an experiment, and more than one.** Which
+# heads should go together? Rank them by something that
+# you can measure, as we did, and take the other end of the list as the control.
 #
 # <details><summary>Evidence: nine trainings, with single heads, groups and a whole layer taken away</summary>
 #
@@ -1038,8 +1027,8 @@ prove("without all of layer 2 the model is right more often", all(a < b for a, b
 # ### 5.2 Heads of a real model
 #
 # BERT is a Transformer that reads a whole sentence at once (chapter 4). Here is a small relative of it, all-MiniLM-L6-v2,
-# with 6 layers of 12 heads. Its maps have no empty corner, because it may look ahead. It puts a token [CLS] in front of
-# each sentence and [SEP] behind it. The maps were recorded, so there is nothing to download.
+# with 6 layers of 12 heads. It may look ahead, so its maps have no empty corner. It puts a token [CLS] in front of
+# each sentence and [SEP] behind it.
 
 # %% id="minilm-maps" tags=["hide-input"]
 # Figure: four heads of MiniLM on one sentence, recorded
@@ -1052,45 +1041,22 @@ show(
     "CLS. Fourth: spread, with queen, king and herself looking most at king.",
     caption=f"Four of the 72 heads. Recorded by {minilm['command']}.",
 )
+above = [(torch.tensor(minilm["shares"][key]) > 0.5).sum().item() for key in ("previous", "next", "first")]
+prove("1, 1 and 36 of 72 heads give more than half to the token before, the token after, [CLS]", above == [1, 1, 36])
 
 # %% [markdown] id="minilm-says"
 # - **Layer 1, head 3** looks at the token before, with nearly all its weight.
 # - **Layer 2, head 9** often looks at the next token: each *the* looks at its noun.
 # - **Layer 5, head 6** looks at [CLS], from everywhere. Weights sum to one, so a head has to put them somewhere.
-# - **Layer 6, head 3**: you might hope that *herself* looks most at *queen*. It looks most at *king*. One sentence
-#   can't tell us why.
+# - **Layer 6, head 3**: you might hope that *herself* looks most at *queen*. It looks most at *king*.
 #
-# How common are such heads? For all 72, here are the shares of their weight on the token before, on the token after,
-# and on [CLS], over twelve other sentences.
-
-# %% id="minilm-grid" tags=["hide-input"]
-# Figure: shares of all 72 heads, recorded
-kinds = {"the token before": "previous", "the token after": "next", "[CLS]": "first"}
-shares = {title: torch.tensor(minilm["shares"][key]) for title, key in kinds.items()}  # (layers, heads) each
-above = {title: int((table > 0.5).sum()) for title, table in shares.items()}
-show(
-    heat_maps(
-        shares,
-        size=(7.5, 2.6),
-        xlabel="head",
-        ylabel="layer",
-        bar="share of its weight",
-        aspect="auto",
-        every=(3, 1),
-        columns=range(1, 13),
-        rows=range(1, 7),
-    ),
-    alt="Three grids of 6 layers by 12 heads. For the token before, one dark cell in layer 1. For the token after, one "
-    "middling cell in layer 2. For CLS, many dark cells in layers 2 to 6.",
-    caption=f"More than half of the weight goes to the token before in {above['the token before']} of 72 heads, to the "
-    f"token after in {above['the token after']}, and to [CLS] in {above['[CLS]']}.",
-)
-prove("half of the 72 heads give [CLS] more than half of their weight", above["[CLS]"] == 36)
+# Over twelve other sentences, one of the 72 heads gives more than half of its weight to the token before, one to the
+# token after, and 36 give it to [CLS].
 
 # %% [markdown] id="claims"
-# In BERT itself, researchers found heads that look at neighbours, at [SEP], along single grammatical relations, or from a
-# pronoun to the noun it refers to. Most heads can be removed one at a time with hardly any loss. Together, a fifth of the
-# heads of a translator and two fifths of those of a BERT could go without much harm; beyond that, quality fell sharply.
+# In BERT itself, researchers found heads that follow single grammatical relations, or look from a pronoun to its noun.
+# Most heads can be removed one at a time with hardly any loss. Together, a fifth of the heads of a translator and two
+# fifths of those of a BERT could go without much harm; beyond that, quality fell sharply.
 #
 # <details><summary>Evidence: each finding with its source</summary>
 #
@@ -1118,17 +1084,15 @@ prove("half of the 72 heads give [CLS] more than half of their weight", above["[
 #
 # > K Q B Z R M K …
 #
-# What comes next? You say Q, because last time Q came after K. You needed to know nothing about K and Q. You looked for
-# an earlier K and took what followed it. Names work like this: after *Ada Lovelace* has been mentioned once, the next
+# What comes next? You say Q, because last time Q came after K. You looked for an earlier K and took what followed it. Names work like this: after *Ada Lovelace* has been mentioned once, the next
 # *Ada* is probably followed by *Lovelace*. A head that does this is called an **induction head** (Olsson et al. 2022).
 #
 # One attention alone gets stuck. The last K can find an earlier K, but the letter that it needs is one position further
-# on. Could it look for Q directly? It does not know that it wants Q. It wants *the one that came after K*, and the key of
-# Q says only that it is a Q.
+# on. It wants *the one that came after K*, and the key of Q says only that it is a Q.
 #
 # Two layers can do it. In the first, a **previous-token head** writes a note into each letter: what stood before me.
 # Then Q carries the note *after K*. In the second layer, the last K asks: who has the note *after K*? It finds Q and
-# takes Q along.
+# copies it.
 
 # %% id="induction-drawn" tags=["hide-input"]
 # Drawing: the two steps of induction
@@ -1137,16 +1101,17 @@ drawings.induction_steps().show()
 # %% [markdown] id="induction-by-hand"
 # ### 6.1 Set it by hand
 #
-# You can build this machine without training, by choosing the matrices. First see a single head that looks *two*
-# positions back. Each vector of the stream has two parts here, a letter and a position, both written as zeros with a
-# single one. The product `x @ position` reads the positions, and these are the keys. The query of position p has to be
-# the key of p - 2. So it is multiplied by a *shift matrix*, whose row p has its one in column p - 2. Rows 0 and 1
-# have nothing two positions back; `roll` wraps their ones around to the right edge. They ask for later positions, which
-# a causal mask will hide.
+# You can build this machine by choosing the matrices. First see a single head that looks *two*
+# positions back. Each vector of the stream has ten numbers: four for the letter and six for the position, all zeros but
+# one in each part. The product `x @ letter` reads the first four, and `x @ position` the last six. These positions are
+# the keys. The query of position p has to be the key of p - 2. So it is multiplied by a *shift matrix*, whose row p has
+# its one in column p - 2. In rows 0 and 1, `roll` wraps the ones around to the right edge; we do not look at them here.
 
 # %% id="shift-by-hand"
 letter, position = torch.eye(4 + 6).split([4, 6], dim=1)  # four letters, six positions
 x = letter.T[[0, 1, 2, 3, 0, 1]] + position.T  # the stream, (T, D)
+print("letter", tuple(letter.shape), "position", tuple(position.shape))
+print("the letter 2 at position 2 is", x[2].int().tolist())
 shift = torch.eye(6).roll(-2, dims=1)
 print(shift.int().numpy())
 for scale in (1, 50):
@@ -1186,16 +1151,15 @@ for name, share in zip(names, (x @ answer)[-1].tolist(), strict=True):
 
 # %% [markdown] id="induction-list-says"
 # With one earlier *milk*, the answer is the word that followed. With two, the second head finds two notes and shares its
-# weight between them, so both words get one half. It has no rule for which came last.
+# weight between them, so both words get one half.
 #
 # ### 6.2 Does training find it?
 #
 # Our model has attention layers and no feed-forward networks, so that nothing else can do the work. Each training text
-# has five people of its own, each with a first name and a family name of one letter. They come in random order. A first
-# name that has come before tells which family name must follow.
+# has five people, each with a first name and a family name of one letter, in random order. A first name that has come
+# before tells which family name must follow.
 #
-# In the code, `nn.LayerNorm` brings each letter's vector to mean 0 and to the same spread; chapter 4 explains it. There
-# is one before each layer and one before the answer. `causal=True` hides the later letters.
+# In the code, `nn.LayerNorm` brings each letter's vector to mean 0 and to the same spread; chapter 4 explains it.
 
 
 # %% id="induction-model"
@@ -1307,8 +1271,7 @@ show(
 
 # %% [markdown] id="induction-map-text"
 # Here is the better of the two heads of layer 2, on a short text with three people: KQ, BZ and RM. Does it look where
-# yours does? Find the row of the last K. A letter that is new has no earlier copy. Its weights have to go somewhere:
-# here mostly to the first K, or, for R, to K and B.
+# yours does? Find the row of the last K. A letter that is new has no earlier copy, and its weights have to go somewhere.
 
 # %% id="induction-map" tags=["hide-input", "picture:10"]
 # Figure: the induction head on one text
@@ -1322,8 +1285,8 @@ show(
     heat_maps({"": sample_map}, columns=sample, rows=sample, bar="weight", size=(5.4, 4.4)),
     alt="A map of 13 by 13 letters, KQBZRMKQRMBZK, lower triangle. In the row of each first name that comes again, the "
     "dark cells are those right after its earlier copies: the rows of the later Ks are dark at Q.",
-    caption="The induction head of layer 2. Where a first name comes again, it looks at the letter that followed it "
-    "before.",
+    caption="The induction head of layer 2. Where a letter comes again, it looks at the letter that followed it before, "
+    "for first names and for family names.",
 )
 on_q = sum(sample_map[-1, place].item() for place in (1, 7))
 print(f"the last K gives {on_q:.2f} of its weight to the two Qs")
@@ -1357,11 +1320,10 @@ prove(
 
 # %% [markdown] id="induction-says"
 # With each of the five seeds, two layers end far below the rival that counts letters, and one layer ends near it. So
-# here it takes two layers. Their loss does not reach 0: as the curves on the right show, neither head gives all its
-# weight where it should.
+# here it takes two layers.
 #
-# Did the model learn only names? The two lines at the bottom test it on ten random letters that repeat, texts that no
-# model here has seen in training. Two layers predict the second copy better than counting does; one layer does not.
+# Did the model learn only names? The last two lines test it on ten random letters that repeat, unseen in training. Two
+# layers predict the second copy better than counting does; one layer does not.
 #
 # <details><summary>Evidence: is it a phase change? And a third rival, which knows less</summary>
 #
@@ -1383,8 +1345,7 @@ prove(
 #
 # </details>
 #
-# How do the two heads find each other? The second head's query has to match the note that the first one wrote. The [lab
-# on heads](labs/02_heads.ipynb) reads that off the matrices, and takes heads away to test it.
+# The [lab on heads](labs/02_heads.ipynb) reads off the matrices how the two heads find each other.
 
 # %% [markdown] id="thread-text"
 # ## 7 Your own parts at work
@@ -1402,26 +1363,6 @@ copy_from_torch(layer, theirs)
 x = torch.randn(2, 5, 21)
 same = torch.allclose(layer(x, x), theirs(x, x, x)[0], atol=1e-5)
 print("equal to PyTorch's:", same)
-
-# %% [markdown] id="thread-list-text"
-# Now the pair of section 6 once more, built from your `attention` and your `causal_mask`. Type a list that
-# repeats itself.
-
-
-# %% id="thread-list"
-def look(query, key, value):  # one head, sharp and causal
-    rows = (99 * query[None, None], key[None, None], value[None, None])
-    return my.attention(*rows, my.causal_mask(len(key), len(key)))[0, 0]
-
-
-mine = "· red green blue red green".split()  # a list of yours, behind a start symbol
-for _ in range(4):
-    names = list(dict.fromkeys(mine))
-    word = torch.eye(len(names))[[names.index(each) for each in mine]]  # a one each
-    position = torch.eye(len(mine))
-    before = look(position.roll(-1, dims=1), position, word)  # one back, as in 6.1
-    mine.append(names[look(word, before, word)[-1].argmax()])
-print(" ".join(mine))
 
 # %% [markdown] id="card"
 # ## 8 What you have
@@ -1471,7 +1412,7 @@ print(" ".join(mine))
 #
 # </details>
 #
-# <details><summary>3. Your mask has shape (B, T, S), and all tests pass. What do you ask?</summary>
+# <details><summary>3. Your mask has shape (B, T, S), and all tests pass. What would you check?</summary>
 #
 # How many heads and how many sentences the tests use. If they are equally many, the mask is read per head, without an
 # error (3.2).
@@ -1507,12 +1448,10 @@ print(" ".join(mine))
 # %% [markdown] id="next"
 # ### What comes next
 #
-# In this chapter heads looked one, two or three positions back. How could they? Attention compares vectors, and the vector of
-# a letter says nothing of where the letter stands. So we gave each position a vector, too, learned or set by hand.
+# Heads could look one, two or three positions back because we gave each position a vector, too.
 # [Chapter 3](03_positional_encoding.ipynb) asks what other ways there are.
 #
-# The lab [on heads](labs/02_heads.ipynb) takes an induction circuit to pieces. The [bug museum](labs/02_bugs.ipynb)
-# shows eight ways to get heads wrong that no error tells you about.
+# The [bug museum](labs/02_bugs.ipynb) shows eight silent bugs.
 
 # %% [markdown] id="sources"
 # ### Sources

@@ -270,6 +270,13 @@ def test_heads_of_any_size_can_be_drawn(shape):
     assert ("previous" in found.rows[0]) == (T == S)
 
 
+def test_without_averages_the_table_says_what_the_chosen_query_reads():
+    explorer = HeadExplorer(head_weights(), SENTENCE, selected=1, query=2, averages=False)
+    assert explorer.state()["head"] == explorer.state()["measures"] == []
+    assert explorer.table().head == ["key", "weight"]
+    assert [float(row[1]) for row in explorer.table().rows] == pytest.approx(explorer.weights[1, 2], abs=0.00051)
+
+
 def test_too_much_data_is_refused_with_advice():
     query, key, value = tensors(24, 24, 128, 128)
     with pytest.raises(ValueError, match=r"at most 100 kB, got \d+ kB; show fewer tokens or a narrower head"):

@@ -139,13 +139,13 @@ You get a matrix for each part: `x @ letter` reads the letters from the stream, 
 notes. To ask for another position, multiply `position` by a shift, as above.
 
 The first head looks one position back and notes the letter that it finds there. The second looks where its own letter
-is noted, and answers with the letter that stands there. A head should give at least 0.95 of its weight to where it
+is noted, and answers with the letter it finds there. A head should give at least 0.95 of its weight to where it
 looks. If a letter came several times, the second head shares its weight among those positions; if it is new, where
 the head looks is up to you. So is what the first position does, because each text begins with a start symbol that never
 recurs. V and P are at most 8 and 13.""",
     why="The pair continues texts that it has never seen, and you know what each number in it does.",
     difficulty=4,
-    minutes=25,
+    minutes=20,
     reference=induction_pair,
     helpers=(causal_head,),
     run=_run,

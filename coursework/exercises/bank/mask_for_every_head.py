@@ -145,8 +145,7 @@ every head. It is wrong, and yet it passed its tests:
 | all others | an error | no |
 
 Repair it. You may rely on at least one True for each query; scores may be of any finite size.""",
-    why="""Broadcasting lines shapes up from the right: against (B, H, T, S) the first axis of a (B, T, S) mask
-meets the heads.""",
+    why="No error names this mistake: a model that has it trains, and looks where it should not.",
     difficulty=2,
     minutes=6,
     reference=masked_heads,

@@ -155,9 +155,9 @@ def _heads_add_up(attend) -> str | None:
 EXERCISE = Exercise(
     title="Multi-head attention",
     what="""Write `multi_head_attention(x, W_query, W_key, W_value, W_output, n_heads, mask=None)`: self-attention
-with `n_heads` heads, from its four matrices and without biases. Head h owns the h-th block of E neighbouring
-columns of the first three, and E need not be D / H. Each head attends by itself, with scores divided by the root of
-its own width; the outputs stand side by side, head 0 first, and `W_output` maps them back. `mask` is boolean, True
+with `n_heads` heads, from its four matrices and without biases. Head 0 owns the first E columns of the first
+three, head 1 the next E, and so on; E need not be D / H. Each head attends by itself, with scores divided by the root
+of its own width; the outputs stand side by side, head 0 first, and `W_output` maps them back. `mask` is boolean, True
 = may attend, and broadcasts to `(B, H, T, T)`. You may rely on at least one True for each query.""",
     why="This is the layer of the 2017 paper: its figure 2, and the equation of its section 3.2.2.",
     difficulty=3,

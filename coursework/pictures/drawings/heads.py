@@ -16,7 +16,7 @@ def one_average_or_two() -> Drawing:
         alt="Two sentences: queen sees boy, and boy sees queen. The word sees reads both persons. With one head and "
         "equal weights it takes the same average, (0.5, 0.5), from both sentences. With two heads it takes (1, 0) and "
         "(0, 1) from the first and (0, 1) and (1, 0) from the second.",
-        caption="What “sees” takes along. The value of “queen” is (1, 0), that of “boy” is (0, 1).",
+        caption="What “sees” gets. The value of “queen” is (1, 0), that of “boy” is (0, 1).",
     )
     picture.text((275, 24), "one head", bold=True)
     picture.text((475, 24), "two heads", bold=True)
@@ -218,7 +218,8 @@ def induction_steps(letters: str = "KQBZRMK") -> Drawing:
             note = palette.key if number == found else palette.residual
             picture.box((x, 190), (70, 34), f"after {letters[number - 1]}", colour=note)
     reader = places[-1]
-    picture.line([(reader, 172), (reader, 118)], colour=palette.query)
+    side = Drawing.WIDTH - 6  # past the note, from the letter itself
+    picture.line([(reader + 22, 292), (side, 292), (side, 100), (reader + 29, 100)], colour=palette.query)
     picture.box((reader - 30, 100), (118, 34), f"after {letters[-1]}?", colour=palette.query)
     picture.line([(reader - 92, 100), (places[found], 100), (places[found], 170)], colour=palette.query, width=3)
     gap = places[found] - step / 2  # between two notes
