@@ -355,9 +355,23 @@ prove("the fused kernel is exact attention, to rounding", torch.allclose(*output
 # %% id="explorer"
 CostExplorer(model="GPT-2", length=1024, processes=8)
 
+# %% id="memory-bars" tags=["hide-input"]
+# Figure: the parts of GPT-2 in training, at two lengths
+short, long = (scaling.training_memory(gpt2, 1, n) for n in (1024, 2048))
+parts = {"weights": short["weights"], "gradients": short["gradients"], "Adam's averages": short["optimizer"]}
+parts |= {"activations, 1,024 tokens": short["activations"], "activations, 2,048 tokens": long["activations"]}
+show(
+    common.bars(
+        list(parts), [n / 2**30 for n in parts.values()], lying=True, size=(6.4, 2.1), numbers="%.2f", colours=palette.query,
+        xlabel="GiB", xlim=(0, 1.8),
+    ),
+    alt="Five bars in GiB for GPT-2 in training: weights 0.46, gradients 0.46, Adam's averages 0.93, activations 0.76 at 1,024 tokens "
+    "and 1.52 at 2,048.",
+    caption="At 1,024 tokens Adam's averages are the largest part. At 2,048 the activations are.",
+)  # fmt: skip
+prove("that is 0.76 and 1.52 GiB", [round(one["activations"] / 2**30, 2) for one in (short, long)] == [0.76, 1.52])
+
 # %% [markdown] id="roofline"
-# At 2,048 tokens the activations have doubled, and they overtake Adam's averages.
-#
 # **A good place to stop: you can say what any model weighs, computes and holds.**
 #
 # ## 4 What it waits for
@@ -579,7 +593,7 @@ drawings.split_matrices().show()
 # direction, so slow links will do. Its price is waiting. To wait less, cut the batch into parts.
 
 # %% id="pipeline-drawn" tags=["hide-input"]
-# Drawing: pipeline parallelism, four devices and four parts of a batch; and a check of this section's numbers
+# Drawing: pipeline parallelism with four devices; checks of the section
 drawings.split_layers().show()
 llama = PUBLISHED["llama-3-8b"].config()
 N, R, T, D = scaling.count_parameters(llama).total(), 8, 8192, llama.d_model
@@ -723,7 +737,7 @@ prove("no run reads the text more than two and a half times", max(row["passes"] 
 # %% exercise="isoflop_minimum"
 
 # %% id="minima-figure" tags=["hide-input"]
-# Figure: the bowls of three budgets with their lowest points, as your function finds them
+# Figure: the bowls of three budgets, with the bottoms that you find
 minima = {}
 for budget, sizes in points.items():
     means = [statistics.mean(losses) for losses in sizes.values()]
@@ -744,28 +758,28 @@ show(
 # text about 1.4 times as long. The parabola is crude: at the smallest budget the model of 16,000 parameters lies below the
 # bottom of its bowl. Two more seeds confirm it.
 #
-# **A good place to stop: you can find the best size by trying.**
-#
 # <details><summary>Evidence: how the record was made, and what it cannot say</summary>
 #
 # The command was `python benchmarks/isoflop.py --seeds 3`. Rates were tried in steps of two, with seed 0 and on a part of the
 # text that is used for nothing else. At 15 of 17 points a larger and a smaller rate were both worse. Most points have three
-# seeds at that rate, the models of 16,000 parameters only one. At the largest budget the smallest model is missing, as it would
-# have to read the text more than four times.
+# seeds at that rate, the models of 16,000 parameters only one. Run later with seeds 1 and 2, that size reached 2.057 and
+# 2.064 at the smallest budget. At the largest budget the smallest model is missing, as it would have to read the text more
+# than four times.
 #
 # One trick saves part of the training. With the cosine of chapter 6 the rate depends on where the run ends, so each budget
 # would need a run of its own. Here the rate stays constant. At four fifths of each budget a copy branches off, its rate
-# decays to zero, and it is measured. The trunk goes on to the next budget (Hägele et al. 2024). So the points of one size share
-# some of their luck. Exhibit 5 of the [lab on bugs](labs/08_bugs.ipynb) shows what goes wrong without such a branch.
-#  Losses are measured on the last twentieth of the
-# text. No run reads the text more than two and a half times. Batches have 256 characters, the warm-up 25 steps. [All
-# points](../benchmarks/results/isoflop.md) are in a table.
+# decays to zero, and it is measured. The trunk goes on to the next budget (Hägele et al. 2024). So the points of one size
+# share some of their luck. Exhibit 5 of the [lab on bugs](labs/08_bugs.ipynb) shows what goes wrong without such a branch.
+# Losses are measured on the last twentieth of the text. No run reads the text more than two and a half times. Batches have
+# 256 characters, the warm-up 25 steps. [All points](../benchmarks/results/isoflop.md) are in a table.
 #
 # Two smaller budgets were tried first, and left out before the model of section 7 was trained; those runs are not in the
 # record. There the best loss fell more slowly than here, because so small a run mostly learns which letters stand together. A
 # power law holds over a range, and one has to look where it begins.
 #
 # </details>
+#
+# **A good place to stop: you can find the best size by trying.**
 #
 # ### 6.1 Kaplan and Chinchilla
 #
@@ -914,7 +928,7 @@ ex.predict("loss_of_my_model", "")
 # in the last fifth.
 
 # %% id="model-of" tags=["hide-input"]
-# The text, its two parts, the loss, and the GPT of the record: rotary positions, RMSNorm before each part
+# The text, its two parts, the loss, and the GPT of the record
 text = tiny_shakespeare()
 tokenizer = CharTokenizer.train([text])
 ids = torch.tensor(tokenizer.encode(text))
@@ -969,7 +983,7 @@ print(f"{steps:,} steps of 256 characters: loss {reached:.3f}")
 # same amount two more times. If the runs are drawn anew at random, 95 % of your lines' answers lie in the bar.
 
 # %% id="ways" tags=["hide-input", "picture:30"]
-# Compare: two simple guesses, your lines with their interval, and the trained models of the record
+# Compare: two simple guesses, your lines, and trained models
 larger = {}
 for row in found["held_out"]:
     if row["best"]:

@@ -368,7 +368,7 @@ def size_for(loss, floor, scale, exponent):
 print(f"trained: {sizes[-1]:,} parameters, loss {means[-1]:.3f}")
 for name, law in laws.items():
     print(f"{name:>12}: floor {law[0]:.2f}; for this loss {size_for(means[-1], *law) / 1e6:.1f} million parameters, "
-          f"for 1.4 {size_for(1.4, *law) / 1e6:.1f} million")  # fmt: skip
+          f"for 1.4: {size_for(1.4, *law) / 1e6:.1f}")  # fmt: skip
 show(
     chapter_08.floors(sizes, means, laws),
     alt="Loss against parameters, both on logarithmic axes. Six points lie near a curve that bends and near a straight line. The "
