@@ -84,12 +84,12 @@ EXERCISE = Exercise(
     what="""The loss of a model with $N$ parameters after $D$ tokens is fitted by
 $L = E + a / N^{\\alpha} + b / D^{\\beta}$, and training costs $6ND$ operations. Write
 `compute_optimal(a, alpha, b, beta, flops)`: the pair $(N, D)$ with the lowest loss for a budget of `flops` operations,
-as two numbers. Do not round them: six digits are compared. Put $D = C / (6N)$ into the loss and set the derivative by
-$N$ to zero.""",
+as two numbers. Do not round them: six digits are compared. At the lowest loss
+$\\alpha a / N^{\\alpha} = \\beta b / D^{\\beta}$. Put $D = C / (6N)$ into it, and solve it for $N$.""",
     why="""Chinchilla, a quarter of the size of Gopher on four times the text, used the same budget and was better. This
 formula says how such a split follows from a fitted loss, and two fits of the same runs may disagree.""",
     difficulty=3,
-    minutes=15,
+    minutes=12,
     reference=compute_optimal,
     model=_model,
     misconceptions=misconceptions("""
@@ -133,7 +133,7 @@ root-forgotten (root=False): leaves the ratio of the slopes without its root
     ],
     hints=(
         "With a model one per cent larger and a text one per cent shorter, which term falls and which rises?",
-        "At the lowest point alpha times the first term equals beta times the second. Put D in and solve for N.",
+        "Bring all powers of N to one side: N to the power alpha + beta. Then take the root.",
         """balance = ____ ** (1 / (alpha + beta))
 parameters = balance * (flops / 6) ** (beta / (alpha + beta))
 ...""",

@@ -76,8 +76,9 @@ EXERCISE = Exercise(
 the operations that training the model needs in a second divided by those that the devices could do. A token needs
 6 · `parameters` operations for the weights, forward and backward, and 12 · `layers` · `width` · `length` for the scores
 and the mixing of attention, all pairs counted. `tokens_per_second` is that of all `devices` together, `peak` the
-operations per second of one of them. Operations that a program repeats to save memory do not count. Return
-a share between 0 and 1, not per cent.""",
+operations per second of one of them. `parameters` are those that multiply: tables that are only looked up are
+left out. The formula counts each operation once, even if a program computes some of them again to save memory.
+Return a share between 0 and 1, not per cent.""",
     why="""It compares runs on different machines and of different models, provided all peaks are for the same kind of
 number. Its parts are often taken wrong: repeated work is counted, or devices are forgotten.""",
     difficulty=2,

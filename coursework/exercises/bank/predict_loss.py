@@ -116,8 +116,9 @@ EXERCISE = Exercise(
     title="Predict a model before you train it",
     what="""At each of `budgets` (b,) you know the best size, `sizes` (b,), and its loss, `losses` (b,), all float64.
 Write `predict_loss(budgets, sizes, losses, target)`: the best size and its loss at another budget, the number `target`,
-as two floats. Both change as powers of the budget, so with logarithms on both axes they are straight lines: fit one
-to the sizes and one to the losses, each by least squares over all points, and read them off at `target`.""",
+as two floats. Over a short range both change roughly as powers of the budget, so with logarithms on both axes the
+points lie near straight lines. Fit one to the sizes and one to the losses, each by least squares over all points, and
+read them off at `target`.""",
     why="""It is how large trainings are planned: small runs at a few budgets, a line, and one number that is written
 down before the large run begins.""",
     difficulty=4,

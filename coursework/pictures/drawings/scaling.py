@@ -239,8 +239,8 @@ def equal_budgets() -> Drawing:
         262,
         alt="Three rectangles of the same area. Their height is the number of parameters, their width the number of "
         "tokens. A small model reads a long text, a middle one a middle text, a large model a short text.",
-        caption="Six times the area, 6 · N · D, is the budget. The same area buys a small model on much text or a "
-        "large one on little.",
+        caption="By the rule C ≈ 6 · N · D, equal areas cost about the same. Only height and width count, not where a "
+        "rectangle stands.",
     )
     area, x = 11_000.0, 64.0
     for (width, name), colour in zip(

@@ -1,12 +1,12 @@
 # %% [markdown] id="title"
-# # Lab: five wrong factors
+# # Lab: six wrong factors
 #
 # **The question: the plan looks right. Which number is wrong by a factor?** A plan is arithmetic, and arithmetic
-# raises no error: with one factor missing it looks as good as before. Here are five cases: two plans, a unit, a report
-# and an experiment. You see first what went wrong in practice, guess the factor, and then find it. At the end you mend
-# a plan.
+# raises no error: with one factor missing it looks as good as before. Here are six cases: two plans, a unit, a report,
+# an experiment and a line. You see first what went wrong in practice, guess the factor, and then find it. After the
+# fifth you mend a plan, and that is a good place to stop.
 #
-# The lab builds on [chapter 8](../08_scaling.ipynb), its sections 1 to 3 and 6. With one exercise it takes about
+# The lab builds on [chapter 8](../08_scaling.ipynb), its sections 1 to 3 and 6. With two exercises it takes about
 # {minutes} minutes.
 
 # %% id="imports" tags=["hide-input"]
@@ -24,8 +24,9 @@ from course_lib.testing import prove
 from course_lib.variants import PUBLISHED, Llama
 from coursework import exercises as ex
 from coursework.pictures import palette, show
-from coursework.pictures.plots import common
+from coursework.pictures.plots import chapter_08, common
 from coursework.records import claim
+from coursework.records import record as kept
 
 torch.set_num_threads(1)
 llama = PUBLISHED["llama-3-8b"].config()
@@ -324,9 +325,66 @@ print(f"Qwen3-0.6B: training holds {found['training'] / 1e9:.1f} GB", end=" ")
 print(f"and takes {found['operations']:.1e} operations;")
 print(f"the cache of 14 texts has {found['cache'] / 1e9:.1f} GB")
 
-# %% [markdown] id="answer"
+# %% [markdown] id="line-text"
 # The 36 · 10¹² tokens are those on which Qwen3 was trained.
 #
+# **A good place to stop. The last exhibit asks for one more function.**
+#
+# ## Exhibit 6: a line that falls for ever
+#
+# How large must a model be for a loss of 1.5? Six GPTs, from 19,000 to 717,000 parameters, read the same 1.6
+# million characters, with two seeds each. With logarithms on both axes their losses lie near a straight line. The author draws it on, and
+# where it reaches 1.5 it says 1.7 million parameters.
+#
+# **Predict.** Is that too large or too small? By which factor?
+
+# %% id="line-guess"
+ex.predict("a_line_that_falls_for_ever", "")
+
+# %% [markdown] id="line-floor"
+# A straight line on these axes is a power law, and it promises any loss to a model that is large enough. A real loss
+# ends at a floor (section 6.1 of the chapter), so its line must bend. Your function fits a law with a floor, or one
+# without if the only floor that you offer is zero. We kept the loss of a larger model from both fits.
+
+# %% exercise="fit_power_law"
+
+# %% id="floor-matters" tags=["hide-input"]
+# Figure: your fit with a floor and without, and the model that both had not seen
+older = [row for row in kept("sweep")["rows"] if row["tokens"] > 1_500_000]
+sizes = sorted({row["parameters"] for row in older})
+means = [statistics.mean(row["loss"] for row in older if row["parameters"] == size) for size in sizes]
+x, y = (torch.tensor(values, dtype=torch.float64) for values in (sizes, means))
+laws = {
+    "with a floor": fit_power_law(x[:-1], y[:-1], torch.linspace(0, 0.99, 100, dtype=torch.float64) * y[:-1].min()),
+    "without": fit_power_law(x[:-1], y[:-1], torch.zeros(1, dtype=torch.float64)),
+}
+
+
+def size_for(loss, floor, scale, exponent):
+    """The parameters at which a law reaches a loss."""
+    return ((loss - floor) / scale) ** (-1 / exponent)
+
+
+print(f"trained: {sizes[-1]:,} parameters, loss {means[-1]:.3f}")
+for name, law in laws.items():
+    print(f"{name:>12}: floor {law[0]:.2f}; for this loss {size_for(means[-1], *law) / 1e6:.1f} million parameters, "
+          f"for 1.4: {size_for(1.4, *law) / 1e6:.1f}")  # fmt: skip
+show(
+    chapter_08.floors(sizes, means, laws),
+    alt="Loss against parameters, both on logarithmic axes. Six points lie near a curve that bends and near a straight line. The "
+    "largest model, which neither saw, lies close to the curve and above the line.",
+    caption="A law with a floor and one without, fitted to six sizes. The largest model lies nearer to the one with a floor.",
+)
+prove("6: for 1.5 the line says 1.7 million", round(size_for(1.5, *laws["without"]) / 1e6, 1) == 1.7)
+factors = [sizes[-1] / size_for(means[-1], *law) for law in laws.values()]
+prove("6: 1.2 times the law with a floor, 1.8 times the line", [round(one, 1) for one in factors] == [1.2, 1.8])
+
+# %% [markdown] id="line-says"
+# Too small. A model of 3.2 million reached 1.498, and the line had promised that to 1.7 million. The factor is **1.8**.
+# The law with a floor is wrong by 1.2. The further the line is drawn, the more it hides: for a loss of 1.4 the two laws
+# differ by a factor of nearly 4.
+
+# %% [markdown] id="answer"
 # ## The answer
 #
 # Which number was wrong by a factor?
@@ -338,6 +396,7 @@ print(f"the cache of 14 texts has {found['cache'] / 1e9:.1f} GB")
 # | 3 | the memory is never full | heads over key/value heads | the cache, with heads of queries |
 # | 4 | more than the peak | up to 2 | hidden pairs were counted |
 # | 5 | other runs need fewer tokens | 1.3 here | a loss read before the rate had fallen |
+# | 6 | a larger model lies above the line | 1.8 here | the size, from a law without a floor |
 # | yours | a small model says 3 and ⅓ | 3 | heads of queries; the forward pass alone |
 #
 # **You can now** check a plan on a small model: build it, measure, divide, and ask which number makes that factor.
