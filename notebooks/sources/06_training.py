@@ -166,9 +166,7 @@ print("answers", labels.tolist())
 
 # %% id="batch-drawn" tags=["hide-input"]
 # Drawing: the labels of three texts in one batch
-drawings.padded_batch(
-    [["six", "hundred", "and", "two", "<eos>"], ["nine", "<eos>"], ["one", "hundred", "<eos>"]]
-).show()
+drawings.padded_batch([["sixty", "-", "two", "<eos>"], ["nine", "<eos>"], ["one", "hundred", "<eos>"]]).show()
 
 # %% [markdown] id="batch-text"
 # Padding also costs time. So the course's `TokenBatches` puts rows of similar length together, and fills a batch by
@@ -339,7 +337,7 @@ for text in ("siebenundachtzig", "dreihundertzwölf", "zwei Millionen"):
 # %% [markdown] id="crossing"
 # ### 6.3 The crossing
 #
-# The units come first in German and last in English.
+# German has the units first, English last.
 #
 # **Predict.** The decoder is about to write *eighty*, and a little later *seven*. On which German pieces does its
 # cross-attention rest each time?
@@ -490,8 +488,8 @@ drawings.narrow_valley(kinds=("plain", "momentum")).show()
 drawings.adam_of_one_weight().show()
 
 # %% [markdown] id="optimizer-fade"
-# At the start of the narrow valley, at $x = -9$ and $y = 1$, the gradients are −9 and 50. Adam's first step is equally
-# long in both. The price is memory: two more numbers for each weight.
+# At the start of the narrow valley, at $x = -9$ and $y = 1$, the gradients are −9 and 50. Adam's first step moves
+# both weights equally far. The price is memory: two more numbers for each weight.
 #
 # ### 7.4 AdamW: let weights fade
 #
@@ -558,7 +556,7 @@ prove("five steps of yours are five steps of torch's AdamW", same)
 # **whatever its gradient is**: 4 or 0.0004. Here is the first step of a small Transformer, at a rate of 0.001.
 
 # %% id="first-step-figure" tags=["hide-input"]
-# Figure: sizes of the gradients of a small Transformer, and of its first step with Adam
+# Figure: the gradients of a small Transformer, and its first step
 torch.manual_seed(0)
 sizes = {"d_model": 32, "n_heads": 4, "d_ff": 64, "vocab_size": 14, "dropout": 0.0}
 model = Transformer(TransformerConfig(**sizes, n_encoder_layers=2, n_decoder_layers=2))
@@ -670,8 +668,8 @@ prove("at 0.03 at most one of ten learns", all(row[3] <= 1 for row in learned))
 # ### 8.3 And how it goes down
 #
 # We trained the translator of section 11 with five seeds. With the rate at its peak to the end, it got 84 to 95 of a
-# hundred numbers right. With a falling rate it got 95 to 99, and more with each seed. A *schedule* gives each step its rate. Choose each of the
-# four.
+# hundred numbers right. With a falling rate it got 95 to 99, and more with each seed. A *schedule* gives each step its
+# rate. Choose each of the four.
 
 # %% id="explorer"
 ScheduleExplorer(steps=600, peak=5e-3, warmup=60, decay=120, kind="cosine", step=300)
@@ -680,8 +678,7 @@ ScheduleExplorer(steps=600, peak=5e-3, warmup=60, decay=120, kind="cosine", step
 # **Noam**, the schedule of 2017, falls with one over the root of the step. **Linear** and **cosine** have to know the
 # length of the run. They reach 0 one step *after* its end, so that no step is wasted; hence the 541 in the code.
 # **Warm-up, stable, decay** (Hu et al. 2024) stays on its plateau until you decide to end.
-#
-# *A good place to stop: you know how AdamW moves each weight, and how its rate rises and falls.*
+
 
 # %% [markdown] id="paper-settings"
 # <details><summary>What the paper of 2017 set (sections 5.1 to 5.4 and 6.1, table 3)</summary>
@@ -699,6 +696,8 @@ ScheduleExplorer(steps=600, peak=5e-3, warmup=60, decay=120, kind="cosine", step
 # | tokens in each batch | about 25,000 source and 25,000 target tokens | the same |
 #
 # </details>
+#
+# *A good place to stop: you know how AdamW moves each weight, and how its rate rises and falls.*
 
 # %% [markdown] id="precision"
 # ## 9 Mixed precision
@@ -893,7 +892,7 @@ drawings.clipped_gradients().show()
 # | | |
 # |---|---|
 # | the gradient of a weight `p` of `model.parameters()` | `p.grad`; divide it in place: `p.grad /= count` |
-# | clip all gradients together | `nn.utils.clip_grad_norm_(model.parameters(), limit)`; returns the norm before |
+# | clip all gradients together | `nn.utils.clip_grad_norm_(model.parameters(), limit)`, which returns the norm before |
 # | set the rate | the entry `"lr"` of each dict in `optimizer.param_groups` |
 # | update, then clear | `optimizer.step()`, `optimizer.zero_grad()` |
 
@@ -958,7 +957,8 @@ drawings.checkpoint_contents().show()
 # 3. Model, optimizer and data load their parts, and the random state is set.
 # 4. Only now comes `data.forever()`, and the step after the saved one.
 #
-# On a GPU dropout has a random state of its own, which we leave out: a resumed run then only draws other dropout.
+# On a GPU dropout has a random state of its own. We leave it out, so a resumed run there draws other dropout. The
+# translator below has none.
 
 # %% exercise="training_loop"
 
@@ -970,7 +970,7 @@ drawings.checkpoint_contents().show()
 
 
 # %% id="resume" tags=["hide-input"]
-# A run of 20 steps, and a step that pulls the plug when it is called for the tenth time
+# A run of 20 steps, and a step that pulls the plug
 def run_to_20(path, step_of=training_step):
     model = tiny(dropout=0.1)
     optimizer = torch.optim.AdamW(model.parameters())
@@ -1079,7 +1079,7 @@ with tempfile.TemporaryDirectory() as folder:
     my.main(["use", *where, "--text", "siebenundachtzig"])  # any time later
 
 # %% [markdown] id="data-loader-says"
-# This is the whole way from the first chapter to here, in one file: it reads, attends, learns, translates and writes.
+# This is the whole way from chapter 1 to here, in one file: it reads, attends, learns, translates and writes.
 #
 # <details><summary>With the library: your own text, a translator of your own, and PyTorch's DataLoader</summary>
 #
@@ -1139,7 +1139,7 @@ prove("32 rows in a batch", next(iter(loader))["source"].size(0) == 32)
 #    is not 0.
 # 4. **Nothing leaks.** No position sees a later target, and more padding changes nothing.
 #
-# Here is the second; the folded cell below makes the last two.
+# Here is the second; the folded cell makes the last two.
 #
 # <details><summary>One exception to check 3: biases that get no gradient</summary>
 #
@@ -1380,7 +1380,7 @@ show(
 # %% exercise="broken_run"
 
 # %% [markdown] id="healed-says"
-# Now run what you have mended. Is the curve sound?
+# Now run what you have mended.
 
 # %% id="healed"
 mended = log_of(train_run)

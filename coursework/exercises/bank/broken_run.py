@@ -256,7 +256,7 @@ EXERCISE = Exercise(
 or warn. Find **both** causes, and mend them; the rest of the function is in order. It must return the log in the same
 form, one (loss per token, norm of the gradient) for each step. Leave the batches as they are.
 
-Read the log before the code: what does the loss tell, and what does the norm tell?""",
+Read the log before the code: what does the loss tell you, and what the norm?""",
     why="Nobody tells you that a run is broken, or where. The curve and the log are what you have.",
     difficulty=4,
     minutes=10,
