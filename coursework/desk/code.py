@@ -11,10 +11,11 @@ from collections.abc import Iterable, Sequence, Set
 from typing import NamedTuple
 
 from course_lib.forwarding import MOVED, new_name
-from coursework.desk.notebooks import Cell, Notebook
+from coursework.desk.notebooks import Cell, Notebook, exercise_of
 from coursework.exercises import registry
 
 _CHECK = re.compile(r"\bex\.(\w+)\.(?:check|part)\(")
+_PART = re.compile(r"ex\.(\w+)\.part\(\)")
 UNREADABLE = SyntaxError, ValueError, RecursionError, MemoryError
 """What Python may raise on a text: it is none of its own, has a null byte or half a character, or is far too deep."""
 
@@ -43,12 +44,21 @@ class Needs(NamedTuple):
         definitions: what it uses, in order, as text.
         stand_ins: those of them that are the course's own version of another exercise -> its id.
         missing: names that only running other cells would give -> the id of the cell.
+        handed: names that `ex.<id>.part()` gives -> that id.
+        exercises: those whose answers are among the definitions; what they are given, this answer needs too.
     """
 
     imports: str
     definitions: list[str]
     stand_ins: dict[str, str]
     missing: dict[str, str]
+    handed: dict[str, str]
+    exercises: list[str]
+
+    @property
+    def text(self) -> str:
+        """What to run before the answer."""
+        return "\n".join([self.imports, *self.definitions]) + "\n"
 
 
 def prelude(above: Iterable[Cell], answer: str, *, whole: bool = False) -> tuple[str, dict[str, str]]:
@@ -60,7 +70,7 @@ def prelude(above: Iterable[Cell], answer: str, *, whole: bool = False) -> tuple
     course's own, so that an answer is not wrong by the mistake of another.
     """
     found = needs(above, answer, whole=whole)
-    return "\n".join([found.imports, *found.definitions]) + "\n", found.missing
+    return found.text, found.missing
 
 
 def needs(above: Iterable[Cell], answer: str, *, whole: bool = False) -> Needs:
@@ -69,6 +79,8 @@ def needs(above: Iterable[Cell], answer: str, *, whole: bool = False) -> Needs:
     definitions: dict[str, list[str]] = {}
     elsewhere: dict[str, str] = {}
     stand_ins: dict[str, str] = {}
+    handed: dict[str, str] = {}
+    answered: dict[str, str] = {}  # a definition -> the exercise that it answers
     for cell in above:
         if cell["cell_type"] != "code":
             continue
@@ -78,17 +90,26 @@ def needs(above: Iterable[Cell], answer: str, *, whole: bool = False) -> Needs:
                 imports.append(text)
                 continue
             simple = isinstance(node, ast.FunctionDef | ast.ClassDef | ast.AsyncFunctionDef) or _is_constant(node)
+            if simple and (exercise := exercise_of(cell)):
+                answered[text] = exercise
+            parts = _parts(node)
             for name in _bound(node):
                 if simple:
                     definitions[name] = [text]
                     elsewhere.pop(name, None)
-                elif whole and (checked := _CHECK.search(text)):
-                    definitions[name] = [_solution(checked[1], name)]
-                    stand_ins[definitions[name][0]] = checked[1]
+                    handed.pop(name, None)
+                elif whole and (checked := parts.get(name) or _checked(text)):
+                    definitions[name] = [_solution(checked, name)]
+                    stand_ins[definitions[name][0]] = checked
+                elif not whole and name in parts:
+                    definitions.pop(name, None)
+                    elsewhere.pop(name, None)
+                    handed[name] = parts[name]
                 elif whole:
                     definitions.setdefault(name, []).append(text)
                 elif name not in definitions or not _is_check(node):
                     definitions.pop(name, None)
+                    handed.pop(name, None)
                     elsewhere[name] = cell["id"]
     head = "\n".join(dict.fromkeys(imports))
     known = {name for node in _statements(head) for name in _bound(node)} | set(dir(builtins))
@@ -103,7 +124,28 @@ def needs(above: Iterable[Cell], answer: str, *, whole: bool = False) -> Needs:
     own = {name for node in _statements(answer) for name in _bound(node)}
     missing = {name: elsewhere[name] for name in sorted((seen - known - own) & set(elsewhere))}
     ordered = [text for text in dict.fromkeys(itertools.chain(*definitions.values())) if text in chosen]
-    return Needs(head, ordered, stand_ins, missing)
+    asked = {name: one for name, one in handed.items() if name in seen - known - own}
+    exercises = list(dict.fromkeys(answered[text] for text in ordered if text in answered))
+    return Needs(head, ordered, stand_ins, missing, asked, exercises)
+
+
+def _checked(text: str) -> str | None:
+    found = _CHECK.search(text)
+    return found[1] if found else None
+
+
+def _parts(node: ast.stmt) -> dict[str, str]:
+    """Name -> exercise, of `a, b = ex.one.part(), ex.other.part()`; empty for another statement."""
+    if not isinstance(node, ast.Assign) or len(node.targets) != 1:
+        return {}
+    pair = node.targets[0], node.value
+    names, values = (one.elts if isinstance(one, ast.Tuple) else [one] for one in pair)
+    if len(names) != len(values):
+        return {}
+    found = (
+        (ast.unparse(name), _PART.fullmatch(ast.unparse(value))) for name, value in zip(names, values, strict=True)
+    )
+    return {name: part[1] for name, part in found if part}
 
 
 def _solution(exercise_id: str, name: str) -> str:
