@@ -5,19 +5,17 @@ import builtins
 import io
 import itertools
 import re
-import symtable
 import tokenize
 from collections.abc import Iterable, Sequence, Set
 from typing import NamedTuple
 
 from course_lib.forwarding import MOVED, new_name
+from coursework.desk.names import UNREADABLE, bound_names, free_names, statements
 from coursework.desk.notebooks import Cell, Notebook, exercise_of
 from coursework.exercises import registry
 
 _CHECK = re.compile(r"\bex\.(\w+)\.(?:check|part)\(")
 _PART = re.compile(r"ex\.(\w+)\.part\(\)")
-UNREADABLE = SyntaxError, ValueError, RecursionError, MemoryError
-"""What Python may raise on a text: it is none of its own, has a null byte or half a character, or is far too deep."""
 
 _SHELL = re.compile(r"^\s*[%!?]|\?\s*$")
 
@@ -84,7 +82,7 @@ def needs(above: Iterable[Cell], answer: str, *, whole: bool = False) -> Needs:
     for cell in above:
         if cell["cell_type"] != "code":
             continue
-        for node in _statements(runnable(cell["source"])):
+        for node in statements(runnable(cell["source"])):
             text = ast.unparse(node)
             if isinstance(node, ast.Import | ast.ImportFrom):
                 imports.append(text)
@@ -93,7 +91,7 @@ def needs(above: Iterable[Cell], answer: str, *, whole: bool = False) -> Needs:
             if simple and (exercise := exercise_of(cell)):
                 answered[text] = exercise
             parts = _parts(node)
-            for name in _bound(node):
+            for name in bound_names(node):
                 if simple:
                     definitions[name] = [text]
                     elsewhere.pop(name, None)
@@ -112,7 +110,7 @@ def needs(above: Iterable[Cell], answer: str, *, whole: bool = False) -> Needs:
                     handed.pop(name, None)
                     elsewhere[name] = cell["id"]
     head = "\n".join(dict.fromkeys(imports))
-    known = {name for node in _statements(head) for name in _bound(node)} | set(dir(builtins))
+    known = {name for node in statements(head) for name in bound_names(node)} | set(dir(builtins))
     chosen: list[str] = []
     todo, seen = [answer], set(known)
     while todo:
@@ -121,7 +119,7 @@ def needs(above: Iterable[Cell], answer: str, *, whole: bool = False) -> Needs:
             if name in definitions:
                 chosen += definitions[name]
                 todo += definitions[name]
-    own = {name for node in _statements(answer) for name in _bound(node)}
+    own = {name for node in statements(answer) for name in bound_names(node)}
     missing = {name: elsewhere[name] for name in sorted((seen - known - own) & set(elsewhere))}
     ordered = [text for text in dict.fromkeys(itertools.chain(*definitions.values())) if text in chosen]
     asked = {name: one for name, one in handed.items() if name in seen - known - own}
@@ -159,59 +157,6 @@ def _solution(exercise_id: str, name: str) -> str:
     text = cells.solution_source(entry)
     own = getattr(entry, "function_name", name)
     return text if own == name else f"{text}\n{name} = {own}"
-
-
-def free_names(source: str) -> set[str]:
-    """Return the global names that running this source, and calling what it defines, would look up."""
-    return global_names(source) - {name for node in _statements(source) for name in _bound(node)}
-
-
-def global_names(source: str) -> set[str]:
-    """Like `free_names`, with those that it sets itself: it may look one up before."""
-    try:
-        top = _symbols(source)
-    except UNREADABLE:
-        return set()
-    used: set[str] = set()
-    tables = [top]
-    while tables:
-        table = tables.pop()
-        tables += table.get_children()
-        used |= {s.get_name() for s in table.get_symbols() if s.is_referenced() and (s.is_global() or table is top)}
-    return used
-
-
-def _statements(source: str) -> list[ast.stmt]:
-    try:
-        return ast.parse(source).body
-    except UNREADABLE:
-        return []
-
-
-def _bound(node: ast.stmt) -> set[str]:
-    try:
-        top = _symbols(ast.unparse(node))
-    except UNREADABLE:
-        return set()
-    return {s.get_name() for s in top.get_symbols() if s.is_assigned() or s.is_imported()}
-
-
-def _symbols(source: str) -> symtable.SymbolTable:
-    return symtable.symtable(ast.unparse(_Generators().visit(ast.parse(source))), "cell", "exec")
-
-
-class _Generators(ast.NodeTransformer):
-    """Makes comprehensions generators: from Python 3.12 on their variables count as those of the scope around them."""
-
-    def visit_ListComp(self, node: ast.ListComp | ast.SetComp) -> ast.AST:
-        self.generic_visit(node)
-        return ast.GeneratorExp(node.elt, node.generators)
-
-    visit_SetComp = visit_ListComp
-
-    def visit_DictComp(self, node: ast.DictComp) -> ast.AST:
-        self.generic_visit(node)
-        return ast.GeneratorExp(ast.Tuple([node.key, node.value], ast.Load()), node.generators)
 
 
 def _is_constant(node: ast.stmt) -> bool:
@@ -318,7 +263,7 @@ def without_imports(source: str) -> tuple[list[str], list[Binding]] | None:
 
 
 def _imports(source: str) -> list[ast.Import | ast.ImportFrom]:
-    nodes = (node for statement in _statements(runnable(source)) for node in ast.walk(statement))
+    nodes = (node for statement in statements(runnable(source)) for node in ast.walk(statement))
     return [node for node in nodes if isinstance(node, ast.Import | ast.ImportFrom)]
 
 
@@ -330,7 +275,7 @@ def _bindings(node: ast.Import | ast.ImportFrom) -> list[Binding]:
 
 
 def _uses_library(source: str) -> bool:
-    names = (node for statement in _statements(runnable(source)) for node in ast.walk(statement))
+    names = (node for statement in statements(runnable(source)) for node in ast.walk(statement))
     return any(isinstance(node, ast.Name) and node.id == "course_lib" for node in names)
 
 
@@ -338,7 +283,7 @@ def _followed(source: str, modules: Set[str], beside: str) -> str:
     """One cell; `modules` are imported by their dotted names, and `beside` with them."""
     if "course_lib" not in source:
         return source
-    body = _statements(runnable(source))
+    body = statements(runnable(source))
     if not body:
         return _followed_by_line(source, modules, beside)
     lines, edits = source.split("\n"), []
@@ -363,7 +308,7 @@ def _followed_by_line(source: str, modules: Set[str], beside: str) -> str:
     while lines:
         head = ["if 1:"] if lines[0][:1].isspace() else []
         lengths = range(1, min(_LINES, len(lines)) + 1) if _IMPORT.match(lines[0]) else ()
-        length = next((n for n in lengths if _statements("\n".join([*head, *lines[:n]]))), 0)
+        length = next((n for n in lengths if statements("\n".join([*head, *lines[:n]]))), 0)
         if length:
             text = _followed("\n".join([*head, *lines[:length]]), modules, beside)
             found += text.split("\n")[len(head) :]

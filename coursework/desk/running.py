@@ -15,6 +15,7 @@ from typing import Any
 from course_lib.reading import Unreadable, read_text
 from coursework.desk import answers, code
 from coursework.desk.finding import saving_is_off
+from coursework.desk.names import UNREADABLE, free_names
 from coursework.desk.store import RIGHT, Desk, DeskError, hints_of, reason
 from coursework.exercises import registry
 from coursework.exercises.engine.cells import PRELUDE, edition
@@ -139,7 +140,7 @@ def right_answer(handle: Handle, desk: Desk) -> tuple[Any, str]:
             names = namespace(kept_answer, handle.spec.id, handle.asks_for, parts(handle.spec.id))
     except DeskError as problem:
         return None, str(problem)
-    missing = sorted(code.free_names(body) - set(names) - set(dir(builtins)))
+    missing = sorted(free_names(body) - set(names) - set(dir(builtins)))
     if missing:  # it would fail when it is called
         return None, f"yours uses `{missing[0]}`, which it does not define"
     found = names[handle.asks_for]
@@ -182,7 +183,7 @@ def _without_check(answer: Answer, exercise_id: str) -> ast.Module:
     except SyntaxError as problem:
         line = f", line {problem.lineno}" if problem.lineno else ""
         raise DeskError(f"{answer.where}{line}: this is not Python yet ({problem.msg}).") from None
-    except code.UNREADABLE as problem:
+    except UNREADABLE as problem:
         raise DeskError(f"{answer.where}: Python cannot read this ({type(problem).__name__}: {problem}).") from None
     return tree
 

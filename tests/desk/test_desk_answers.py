@@ -6,7 +6,7 @@ import pytest
 from desk_simulation import course_cell, notebook_of
 from desk_tools import edit, exercise_cells, load, save, texts
 
-from coursework.desk import answers, code, notebooks, running
+from coursework.desk import answers, code, names, notebooks, running
 from coursework.desk.notebooks import parse_notebook
 from coursework.desk.store import Desk, DeskError
 from coursework.exercises import registry
@@ -120,7 +120,7 @@ def test_what_other_exercises_are_given_and_what_parts_give_is_there() -> None:
     assert given["mask"] is registry.get("causal_mask").reference
     assert given["Attention"] is registry.get("layer").parts["Attention"]
     whole = code.needs(place.above, place.source, whole=True).stand_ins
-    assert sorted(whole.values()) == ["causal_mask", "split_heads"]
+    assert sorted(whole.values()) == ["causal_mask", "gpt", "split_heads"]
 
 
 def test_the_variable_of_a_comprehension_replaces_no_definition() -> None:
@@ -143,7 +143,7 @@ def test_the_variable_of_a_comprehension_replaces_no_definition() -> None:
     ],
 )
 def test_free_names(source: str, wanted: set[str]) -> None:
-    assert code.free_names(source) == wanted
+    assert names.free_names(source) == wanted
 
 
 def test_notebook_commands_are_commented_out() -> None:
