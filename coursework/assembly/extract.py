@@ -7,7 +7,8 @@ import sys
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from coursework.desk.code import free_names, runnable
+from coursework.desk.code import runnable
+from coursework.desk.names import free_names
 
 GIVEN = {
     "math": "import math",

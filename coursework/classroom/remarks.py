@@ -18,7 +18,8 @@ from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from coursework.classroom.submissions import Found
-from coursework.desk.code import UNREADABLE, free_names, global_names, needs, runnable
+from coursework.desk.code import needs, runnable
+from coursework.desk.names import UNREADABLE, free_names, global_names
 from coursework.exercises import bank, registry
 from coursework.exercises.engine import cells
 from coursework.exercises.spec import Exercise, Question

@@ -45,8 +45,8 @@ def _say(speak: Callable[[], object]) -> None:
 
 
 def _named(exercise_id: str | None, desk: Desk | None) -> str:
-    """The exercise that was named, or the next; DeskError where there is none, or where it is a capstone."""
-    if exercise_id in registry.CAPSTONES:
+    """The exercise that was named, or the next; DeskError where there is none, or where it is a capstone alone."""
+    if exercise_id in registry.CAPSTONES and exercise_id not in registry.places():
         raise DeskError(
             f"{exercise_id} is a capstone: labs/06_capstones.ipynb checks it, on your own models, by "
             f'ex.capstone("{exercise_id}", …); `course status` says which hold.'

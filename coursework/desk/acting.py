@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import inspect
 import io
+import logging
 import os
 import pickle
 import sys
@@ -41,6 +42,9 @@ def answer(from_judge: IO[bytes], to_judge: IO[bytes], head: dict[str, Any], con
     for name in ("HOME", "USERPROFILE"):
         os.environ.setdefault(name, head["room"])
     os.environ["TMPDIR"], tempfile.tempdir = head["room"], None
+    if confined:  # nobody's home can be written to
+        os.environ["MPLCONFIGDIR"] = head["room"]
+    logging.getLogger("matplotlib").setLevel(logging.ERROR)  # it would say where it keeps its fonts
     if not head["trusted"]:
         sys.meta_path.insert(0, _NoBank())
     guard.expendable = True

@@ -5,18 +5,17 @@ import builtins
 import io
 import itertools
 import re
-import symtable
 import tokenize
 from collections.abc import Iterable, Sequence, Set
 from typing import NamedTuple
 
 from course_lib.forwarding import MOVED, new_name
-from coursework.desk.notebooks import Cell, Notebook
+from coursework.desk.names import UNREADABLE, bound_names, free_names, statements
+from coursework.desk.notebooks import Cell, Notebook, exercise_of
 from coursework.exercises import registry
 
 _CHECK = re.compile(r"\bex\.(\w+)\.(?:check|part)\(")
-UNREADABLE = SyntaxError, ValueError, RecursionError, MemoryError
-"""What Python may raise on a text: it is none of its own, has a null byte or half a character, or is far too deep."""
+_PART = re.compile(r"ex\.(\w+)\.part\(\)")
 
 _SHELL = re.compile(r"^\s*[%!?]|\?\s*$")
 
@@ -43,12 +42,21 @@ class Needs(NamedTuple):
         definitions: what it uses, in order, as text.
         stand_ins: those of them that are the course's own version of another exercise -> its id.
         missing: names that only running other cells would give -> the id of the cell.
+        handed: names that `ex.<id>.part()` gives -> that id.
+        exercises: those whose answers are among the definitions; what they are given, this answer needs too.
     """
 
     imports: str
     definitions: list[str]
     stand_ins: dict[str, str]
     missing: dict[str, str]
+    handed: dict[str, str]
+    exercises: list[str]
+
+    @property
+    def text(self) -> str:
+        """What to run before the answer."""
+        return "\n".join([self.imports, *self.definitions]) + "\n"
 
 
 def prelude(above: Iterable[Cell], answer: str, *, whole: bool = False) -> tuple[str, dict[str, str]]:
@@ -60,7 +68,7 @@ def prelude(above: Iterable[Cell], answer: str, *, whole: bool = False) -> tuple
     course's own, so that an answer is not wrong by the mistake of another.
     """
     found = needs(above, answer, whole=whole)
-    return "\n".join([found.imports, *found.definitions]) + "\n", found.missing
+    return found.text, found.missing
 
 
 def needs(above: Iterable[Cell], answer: str, *, whole: bool = False) -> Needs:
@@ -69,29 +77,40 @@ def needs(above: Iterable[Cell], answer: str, *, whole: bool = False) -> Needs:
     definitions: dict[str, list[str]] = {}
     elsewhere: dict[str, str] = {}
     stand_ins: dict[str, str] = {}
+    handed: dict[str, str] = {}
+    answered: dict[str, str] = {}  # a definition -> the exercise that it answers
     for cell in above:
         if cell["cell_type"] != "code":
             continue
-        for node in _statements(runnable(cell["source"])):
+        for node in statements(runnable(cell["source"])):
             text = ast.unparse(node)
             if isinstance(node, ast.Import | ast.ImportFrom):
                 imports.append(text)
                 continue
             simple = isinstance(node, ast.FunctionDef | ast.ClassDef | ast.AsyncFunctionDef) or _is_constant(node)
-            for name in _bound(node):
+            if simple and (exercise := exercise_of(cell)):
+                answered[text] = exercise
+            parts = _parts(node)
+            for name in bound_names(node):
                 if simple:
                     definitions[name] = [text]
                     elsewhere.pop(name, None)
-                elif whole and (checked := _CHECK.search(text)):
-                    definitions[name] = [_solution(checked[1], name)]
-                    stand_ins[definitions[name][0]] = checked[1]
+                    handed.pop(name, None)
+                elif whole and (checked := parts.get(name) or _checked(text)):
+                    definitions[name] = [_solution(checked, name)]
+                    stand_ins[definitions[name][0]] = checked
+                elif not whole and name in parts:
+                    definitions.pop(name, None)
+                    elsewhere.pop(name, None)
+                    handed[name] = parts[name]
                 elif whole:
                     definitions.setdefault(name, []).append(text)
                 elif name not in definitions or not _is_check(node):
                     definitions.pop(name, None)
+                    handed.pop(name, None)
                     elsewhere[name] = cell["id"]
     head = "\n".join(dict.fromkeys(imports))
-    known = {name for node in _statements(head) for name in _bound(node)} | set(dir(builtins))
+    known = {name for node in statements(head) for name in bound_names(node)} | set(dir(builtins))
     chosen: list[str] = []
     todo, seen = [answer], set(known)
     while todo:
@@ -100,10 +119,31 @@ def needs(above: Iterable[Cell], answer: str, *, whole: bool = False) -> Needs:
             if name in definitions:
                 chosen += definitions[name]
                 todo += definitions[name]
-    own = {name for node in _statements(answer) for name in _bound(node)}
+    own = {name for node in statements(answer) for name in bound_names(node)}
     missing = {name: elsewhere[name] for name in sorted((seen - known - own) & set(elsewhere))}
     ordered = [text for text in dict.fromkeys(itertools.chain(*definitions.values())) if text in chosen]
-    return Needs(head, ordered, stand_ins, missing)
+    asked = {name: one for name, one in handed.items() if name in seen - known - own}
+    exercises = list(dict.fromkeys(answered[text] for text in ordered if text in answered))
+    return Needs(head, ordered, stand_ins, missing, asked, exercises)
+
+
+def _checked(text: str) -> str | None:
+    found = _CHECK.search(text)
+    return found[1] if found else None
+
+
+def _parts(node: ast.stmt) -> dict[str, str]:
+    """Name -> exercise, of `a, b = ex.one.part(), ex.other.part()`; empty for another statement."""
+    if not isinstance(node, ast.Assign) or len(node.targets) != 1:
+        return {}
+    pair = node.targets[0], node.value
+    names, values = (one.elts if isinstance(one, ast.Tuple) else [one] for one in pair)
+    if len(names) != len(values):
+        return {}
+    found = (
+        (ast.unparse(name), _PART.fullmatch(ast.unparse(value))) for name, value in zip(names, values, strict=True)
+    )
+    return {name: part[1] for name, part in found if part}
 
 
 def _solution(exercise_id: str, name: str) -> str:
@@ -117,59 +157,6 @@ def _solution(exercise_id: str, name: str) -> str:
     text = cells.solution_source(entry)
     own = getattr(entry, "function_name", name)
     return text if own == name else f"{text}\n{name} = {own}"
-
-
-def free_names(source: str) -> set[str]:
-    """Return the global names that running this source, and calling what it defines, would look up."""
-    return global_names(source) - {name for node in _statements(source) for name in _bound(node)}
-
-
-def global_names(source: str) -> set[str]:
-    """Like `free_names`, with those that it sets itself: it may look one up before."""
-    try:
-        top = _symbols(source)
-    except UNREADABLE:
-        return set()
-    used: set[str] = set()
-    tables = [top]
-    while tables:
-        table = tables.pop()
-        tables += table.get_children()
-        used |= {s.get_name() for s in table.get_symbols() if s.is_referenced() and (s.is_global() or table is top)}
-    return used
-
-
-def _statements(source: str) -> list[ast.stmt]:
-    try:
-        return ast.parse(source).body
-    except UNREADABLE:
-        return []
-
-
-def _bound(node: ast.stmt) -> set[str]:
-    try:
-        top = _symbols(ast.unparse(node))
-    except UNREADABLE:
-        return set()
-    return {s.get_name() for s in top.get_symbols() if s.is_assigned() or s.is_imported()}
-
-
-def _symbols(source: str) -> symtable.SymbolTable:
-    return symtable.symtable(ast.unparse(_Generators().visit(ast.parse(source))), "cell", "exec")
-
-
-class _Generators(ast.NodeTransformer):
-    """Makes comprehensions generators: from Python 3.12 on their variables count as those of the scope around them."""
-
-    def visit_ListComp(self, node: ast.ListComp | ast.SetComp) -> ast.AST:
-        self.generic_visit(node)
-        return ast.GeneratorExp(node.elt, node.generators)
-
-    visit_SetComp = visit_ListComp
-
-    def visit_DictComp(self, node: ast.DictComp) -> ast.AST:
-        self.generic_visit(node)
-        return ast.GeneratorExp(ast.Tuple([node.key, node.value], ast.Load()), node.generators)
 
 
 def _is_constant(node: ast.stmt) -> bool:
@@ -276,7 +263,7 @@ def without_imports(source: str) -> tuple[list[str], list[Binding]] | None:
 
 
 def _imports(source: str) -> list[ast.Import | ast.ImportFrom]:
-    nodes = (node for statement in _statements(runnable(source)) for node in ast.walk(statement))
+    nodes = (node for statement in statements(runnable(source)) for node in ast.walk(statement))
     return [node for node in nodes if isinstance(node, ast.Import | ast.ImportFrom)]
 
 
@@ -288,7 +275,7 @@ def _bindings(node: ast.Import | ast.ImportFrom) -> list[Binding]:
 
 
 def _uses_library(source: str) -> bool:
-    names = (node for statement in _statements(runnable(source)) for node in ast.walk(statement))
+    names = (node for statement in statements(runnable(source)) for node in ast.walk(statement))
     return any(isinstance(node, ast.Name) and node.id == "course_lib" for node in names)
 
 
@@ -296,7 +283,7 @@ def _followed(source: str, modules: Set[str], beside: str) -> str:
     """One cell; `modules` are imported by their dotted names, and `beside` with them."""
     if "course_lib" not in source:
         return source
-    body = _statements(runnable(source))
+    body = statements(runnable(source))
     if not body:
         return _followed_by_line(source, modules, beside)
     lines, edits = source.split("\n"), []
@@ -321,7 +308,7 @@ def _followed_by_line(source: str, modules: Set[str], beside: str) -> str:
     while lines:
         head = ["if 1:"] if lines[0][:1].isspace() else []
         lengths = range(1, min(_LINES, len(lines)) + 1) if _IMPORT.match(lines[0]) else ()
-        length = next((n for n in lengths if _statements("\n".join([*head, *lines[:n]]))), 0)
+        length = next((n for n in lengths if statements("\n".join([*head, *lines[:n]]))), 0)
         if length:
             text = _followed("\n".join([*head, *lines[:length]]), modules, beside)
             found += text.split("\n")[len(head) :]

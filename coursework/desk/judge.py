@@ -150,7 +150,7 @@ def _judged(handle: Handle, answer: running.Answer, pen: Pen, said: dict[str, An
         "exercise": spec.id,
         "answer": answer,
         "asks_for": handle.asks_for,
-        "parts": running.parts(spec),
+        "parts": running.parts(spec.id, answer),
         "terms": Terms.of(spec) if isinstance(spec, Exercise) else None,
     }
     request = wire.ship(asked)

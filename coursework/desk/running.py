@@ -7,14 +7,15 @@ import io
 import linecache
 import os
 import traceback
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from course_lib.reading import Unreadable, read_text
 from coursework.desk import answers, code
 from coursework.desk.finding import saving_is_off
+from coursework.desk.names import UNREADABLE, free_names
 from coursework.desk.store import RIGHT, Desk, DeskError, hints_of, reason
 from coursework.exercises import registry
 from coursework.exercises.engine.cells import PRELUDE, edition
@@ -27,12 +28,17 @@ from coursework.exercises.spec import Exercise, Question
 
 @dataclass(frozen=True)
 class Answer:
-    """The text to check, what must run before it, and where it stands (for messages and tracebacks)."""
+    """The text to check, what must run before it, and where it stands (for messages and tracebacks).
+
+    `handed` and `exercises` are those of `code.Needs`.
+    """
 
     source: str
     before: str
     where: str
     missing: dict[str, str]
+    handed: Mapping[str, str] = field(default_factory=dict)
+    exercises: Sequence[str] = ()
 
 
 def from_notebook(desk: Desk, exercise_id: str) -> Answer:
@@ -43,11 +49,13 @@ def from_notebook(desk: Desk, exercise_id: str) -> Answer:
 def from_place(place: answers.Place, *, whole: bool = False) -> Answer:
     """Take the answer out of its cells; with `whole` all that it uses is run before it, see `code.prelude`."""
     source = code.runnable(place.source)
-    before, missing = code.prelude(place.above, source, whole=whole)
-    if whole:  # the cell with the imports may be deleted
-        before = PRELUDE + before
+    found = code.needs(place.above, source, whole=whole)
+    before = PRELUDE + found.text if whole else found.text  # the cell with the imports may be deleted
     cell_id = place.notebook["cells"][place.numbers[0]]["id"]
-    return Answer(source, before, f"{place.name}.ipynb, cell {cell_id}", missing)
+    where = f"{place.name}.ipynb, cell {cell_id}"
+    answer = Answer(source, before, where, found.missing, found.handed, found.exercises)
+    given = parts(place.exercise, answer)
+    return replace(answer, missing={name: cell for name, cell in found.missing.items() if name not in given})
 
 
 def from_file(path: Path) -> Answer:
@@ -77,12 +85,30 @@ def handle(exercise_id: str, desk: Desk | None) -> Handle:
 
 def evaluate(handle: Handle, answer: Answer) -> Any:
     """Run the answer without its check; return the function, or for a question the value, that it gives."""
-    return namespace(answer, handle.spec.id, handle.asks_for, parts(handle.spec))[handle.asks_for]
+    return namespace(answer, handle.spec.id, handle.asks_for, parts(handle.spec.id, answer))[handle.asks_for]
 
 
-def parts(spec: Exercise | Question) -> dict[str, Any]:
-    """What the notebook has before the cell: a file of its own has nothing of it."""
-    return dict(spec.parts) if isinstance(spec, Exercise) else {}
+def parts(exercise_id: str, answer: Answer | None = None) -> dict[str, Any]:
+    """What the notebook has before the cell: a file of its own has nothing of it.
+
+    That is what the exercise is given, what those are given whose answers this answer uses, and the course's own for
+    what `ex.<id>.part()` gives.
+    """
+    found: dict[str, Any] = {}
+    for name in (*(answer.exercises if answer else ()), exercise_id):
+        spec = _known(name)
+        found |= spec.parts if isinstance(spec, Exercise) else {}
+    for name, exercise in (answer.handed if answer else {}).items():
+        spec = _known(exercise)
+        found |= {name: spec.reference} if isinstance(spec, Exercise) else {}
+    return found
+
+
+def _known(exercise_id: str) -> Exercise | Question | None:
+    try:
+        return registry.get(exercise_id)
+    except KeyError:  # of another edition
+        return None
 
 
 def namespace(answer: Answer, exercise_id: str, asks_for: str, parts: Mapping[str, Any]) -> dict[str, Any]:
@@ -111,10 +137,10 @@ def right_answer(handle: Handle, desk: Desk) -> tuple[Any, str]:
     try:
         with contextlib.redirect_stdout(io.StringIO()):
             kept_answer = Answer(code.runnable(body), PRELUDE + before, "your right answer", {})
-            names = namespace(kept_answer, handle.spec.id, handle.asks_for, parts(handle.spec))
+            names = namespace(kept_answer, handle.spec.id, handle.asks_for, parts(handle.spec.id))
     except DeskError as problem:
         return None, str(problem)
-    missing = sorted(code.free_names(body) - set(names) - set(dir(builtins)))
+    missing = sorted(free_names(body) - set(names) - set(dir(builtins)))
     if missing:  # it would fail when it is called
         return None, f"yours uses `{missing[0]}`, which it does not define"
     found = names[handle.asks_for]
@@ -140,9 +166,10 @@ def recall(handle: Handle, desk: Desk) -> None:
 def _recognised(handle: Handle, desk: Desk, body: str) -> list[Named]:
     """Return the misconceptions that the kept answer shows; none if it cannot be run any more."""
     try:
-        before, _ = code.prelude(answers.find(desk, handle.spec.id).above, body)
+        found = code.needs(answers.find(desk, handle.spec.id).above, body)
+        answer = Answer(body, found.text, "the latest answer", {}, found.handed, found.exercises)
         with contextlib.redirect_stdout(io.StringIO()), working_in(desk.folder):
-            return list(handle.recognise(evaluate(handle, Answer(body, before, "the latest answer", {}))))
+            return list(handle.recognise(evaluate(handle, answer)))
     except DeskError:
         return []
 
@@ -156,7 +183,7 @@ def _without_check(answer: Answer, exercise_id: str) -> ast.Module:
     except SyntaxError as problem:
         line = f", line {problem.lineno}" if problem.lineno else ""
         raise DeskError(f"{answer.where}{line}: this is not Python yet ({problem.msg}).") from None
-    except code.UNREADABLE as problem:
+    except UNREADABLE as problem:
         raise DeskError(f"{answer.where}: Python cannot read this ({type(problem).__name__}: {problem}).") from None
     return tree
 

@@ -21,6 +21,7 @@ from desk_tools import edit, load, save, texts
 from typer.testing import CliRunner
 
 from coursework import cli
+from coursework.commands import answers as commands
 from coursework.desk import isolated
 from coursework.desk.chapters import PLAYING, reading_minutes, total_minutes
 from coursework.desk.doctor import Finding, examine
@@ -646,6 +647,11 @@ def test_capstones_are_known(chapter: Path) -> None:
     Desk(chapter / "my").save_answer("capstone_sizes", "x", "right", "1")
     assert f"1 of {len(TASKS)} hold: sizes." in course("status", "--chapter", "labs/06")
     assert "sizes is a capstone" in course("check", "sizes", code=2)
+
+
+def test_an_exercise_that_a_capstone_is_called_like_is_the_exercise() -> None:
+    for name in set(registry.CAPSTONES) & set(registry.places()):
+        assert commands._named(name, None) == name
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no pipes with names")

@@ -6,9 +6,10 @@ import pytest
 from desk_simulation import course_cell, notebook_of
 from desk_tools import edit, exercise_cells, load, save, texts
 
-from coursework.desk import answers, code, notebooks
+from coursework.desk import answers, code, names, notebooks, running
 from coursework.desk.notebooks import parse_notebook
 from coursework.desk.store import Desk, DeskError
+from coursework.exercises import registry
 
 ONE = "01_attention.ipynb"
 
@@ -103,6 +104,25 @@ def test_a_definition_replaced_by_running_counts_as_elsewhere() -> None:
     assert code.prelude(place.above, place.source)[1] == {}
 
 
+def test_what_other_exercises_are_given_and_what_parts_give_is_there() -> None:
+    place = place_in(
+        "my = so_far(chapter=3)\nAttention = my.Attention\nother = my.other",
+        ("layer", "class Layer:\n    def __init__(self):\n        self.attention = Attention, other"),
+        "split, mask = ex.split_heads.part(), ex.causal_mask.part()\nidle = ex.gpt.part()",
+        ("now", "def now():\n    return Layer(), mask, split"),
+    )
+    found = code.needs(place.above, place.source)
+    assert found.exercises == ["layer"]
+    assert found.handed == {"split": "split_heads", "mask": "causal_mask"}
+    answer = running.from_place(place)
+    assert answer.missing == {"other": "c0"}
+    given = running.parts("now", answer)
+    assert given["mask"] is registry.get("causal_mask").reference
+    assert given["Attention"] is registry.get("layer").parts["Attention"]
+    whole = code.needs(place.above, place.source, whole=True).stand_ins
+    assert sorted(whole.values()) == ["causal_mask", "gpt", "split_heads"]
+
+
 def test_the_variable_of_a_comprehension_replaces_no_definition() -> None:
     place = place_in("def x():\n    return 1", "rows = [x for x in range(3)]", ("now", "def now():\n    return x()"))
     before, missing = code.prelude(place.above, place.source)
@@ -123,7 +143,7 @@ def test_the_variable_of_a_comprehension_replaces_no_definition() -> None:
     ],
 )
 def test_free_names(source: str, wanted: set[str]) -> None:
-    assert code.free_names(source) == wanted
+    assert names.free_names(source) == wanted
 
 
 def test_notebook_commands_are_commented_out() -> None:
