@@ -154,8 +154,6 @@ def classify(
 
     Examples: course classify runs/classify "dreiundzwanzig" · course classify runs/mine new.csv --columns review
     """
-    import torch
-
     from course_lib.variants import EncoderModel
     from coursework.commands.engines import open_model
     from coursework.commands.measures import label_shares
@@ -168,9 +166,9 @@ def classify(
     lines = _texts(texts or [], columns)
     _refuse_long(lines)
     full = list(filter(None, lines))
-    shares, numbers = label_shares(network, tokenizer, full).max(dim=-1) if full else (torch.empty(0), torch.empty(0))
-    found = zip(numbers.tolist(), shares.tolist(), full, strict=True)
-    for line in _beside(lines, (f"{labels[number]}\t{share:.3f}\t{text}" for number, share, text in found)):
+    shares = label_shares(network, tokenizer, full).max(dim=-1) if full else ()
+    found = zip(full, *(part.tolist() for part in shares), strict=True)
+    for line in _beside(lines, (f"{labels[number]}\t{share:.3f}\t{text}" for text, share, number in found)):
         typer.echo(line)
 
 
