@@ -161,7 +161,8 @@ def _write_notebook(site: Site, path: str, labels: Iterable[str]) -> None:
         if cell.cell_type == "markdown":
             cell.source = site.linked(cell.source, origin=path, page=page)
             if cell.id in labels or cell.id.startswith("exercise-"):
-                cell.source = f"({label(path, cell.id)})=\n{cell.source}"
+                bare = "&#8203;\n\n" if cell.source.startswith("<") else ""  # a fold can carry no label
+                cell.source = f"({label(path, cell.id)})=\n{bare}{cell.source}"
         elif "hide-input" in cell.metadata.get("tags", []):
             first = cell.source.partition("\n")[0].lstrip("# ")
             cell.metadata["mystnb"] = {"code_prompt_show": first, "code_prompt_hide": first}
