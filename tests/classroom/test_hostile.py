@@ -185,7 +185,7 @@ def test_nothing_stays_behind(tmp_path, monkeypatch):
     """Not the folder of this run, nor one of a process that was killed; but one that somebody holds."""
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    (tmp_path / f"{pen.FOLDER}1-killed").mkdir()
+    (tmp_path / f"{pen.FOLDER}k1lled_0").mkdir()
     notebook(tmp_path / "class" / "ada" / "01_attention.ipynb")
     with temporary_folder(pen.FOLDER) as held:
         report = classroom.judge_class(tmp_path / "class", exercises=["causal_mask"])

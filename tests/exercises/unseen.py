@@ -41,6 +41,7 @@ OPEN = {
     "1-222": "the prompt now says that no vector is shorter than 0.001",
     "2-93": "the prompt no longer forbids torch's norms",
     "2-224": "torch's own clipping does the same",
+    "4-5": "the prompt now says that there are never fewer keys than queries",
     "4-109": "right by the prompt, which says that no sum comes so near to p that rounding decides",
     "4-232": "right: a row of zeros gives 0, by comparison with NaN",
     "8-52": "its writer had to guess how a layer is made, as that of 6-74",
