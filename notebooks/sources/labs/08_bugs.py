@@ -11,6 +11,7 @@
 
 # %% id="imports" tags=["hide-input"]
 # Imports, and settings so that the numbers come out nearly the same in every run
+import math
 import statistics
 from dataclasses import replace
 
