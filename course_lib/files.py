@@ -172,11 +172,13 @@ def read_together(folder: str | os.PathLike[str], read: Callable[[], Result]) ->
 
 def _writing(folder: Path) -> bytes | None:
     """What tells one writing of a folder's files from another; None while they are being replaced."""
-    written = b""
+    commit, written = folder / _COMMIT, b""
+    if commit.exists():  # asked twice: one that ends after the sums are read began before a reader was done
+        return None
     with contextlib.suppress(FileNotFoundError), (folder / SUMS).open("rb") as file:
         about = os.fstat(file.fileno())  # the same sums may be written twice, and others between
         written = file.read() + f"{about.st_ino} {about.st_mtime_ns}".encode()
-    return None if (folder / _COMMIT).exists() else written
+    return None if commit.exists() else written
 
 
 # A writer holds what it writes to by a lock, which ends with its process: what nobody holds is litter. Windows locks no

@@ -358,6 +358,31 @@ def test_a_reader_gets_files_of_one_writing_while_two_write_and_are_killed(tmp_p
     assert litter(tmp_path) == []
 
 
+def test_a_writing_that_begins_while_files_are_read_and_ends_while_the_sums_are_is_seen(tmp_path, monkeypatch):
+    for text in ("old", "new"):
+        with replace_together(tmp_path / text) as staged:
+            (staged / "file").write_text(text)
+    folder = tmp_path / "old"
+    (folder / "only old").write_text("")
+
+    def read():
+        found = (folder / "file").read_text(), (folder / "only old").exists()
+        if found[0] == "old":  # as `_finish` does it: what goes is gone, and nothing is in its place yet
+            (tmp_path / "new").rename(folder / ".commit")
+            (folder / "only old").unlink()
+            found = found[0], (folder / "only old").exists()
+        return found
+
+    def fstat(handle, real=os.fstat):
+        about = real(handle)
+        if not (folder / "only old").exists():
+            finish_replacing(folder)
+        return about
+
+    monkeypatch.setattr(files.os, "fstat", fstat)
+    assert read_together(folder, read) == ("new", False)
+
+
 def test_what_a_reader_finds_wrong_is_said_at_once(tmp_path):
     with pytest.raises(FileNotFoundError):
         read_together(tmp_path, (tmp_path / "config").read_text)
