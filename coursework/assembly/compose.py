@@ -36,7 +36,7 @@ def compose(parts: Mapping[str, Part], chapter: int = LAST) -> str:
     bound = {name: _IMPORTS[name] for name in sorted(used & set(_IMPORTS))} | bound
     text = text.replace("#: imports\n", _sorted(bound.values()))
     text = re.sub(r"\n{4,}", "\n\n\n", text)
-    return re.sub(r"(-{20}\n)\n+", r"\1\n", text).rstrip() + "\n"  # one blank line behind a banner
+    return re.sub(r"(-{20}\n)\n+", r"\1", text).rstrip() + "\n"  # a banner stands right above what it heads
 
 
 _IMPORTS = GIVEN | {

@@ -6,9 +6,6 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-import torch
-from torch import Tensor
-
 from coursework.assembly import laws
 from coursework.assembly.assemble import NAME, Assembled, assemble, stand_in
 from coursework.assembly.compose import compose
@@ -54,26 +51,3 @@ def _tell(done: Assembled) -> None:
     for whose, parts in (("yours", done.own), ("the course's, until you solve them", done.open)):
         if parts:
             print(f"  {whose}: {', '.join(FUNCTIONS[one] for one in parts)}")
-
-
-def keep_weights(my: Any) -> None:
-    """Let each attention of the module keep the weights of its last call as `weights`, (B, H, T, S).
-
-    They come out of the same call of `attention`: beside the values it is given the identity, of which it makes them.
-    """
-    plain, forward, seen = my.attention, my.MultiHeadAttention.forward, list[Tensor]()
-
-    def attention(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None) -> Tensor:
-        identity = torch.eye(key.size(-2), dtype=value.dtype, device=value.device).expand(*value.shape[:-2], -1, -1)
-        output, weights = plain(query, key, torch.cat([value, identity], dim=-1), mask).split(
-            [value.size(-1), key.size(-2)], dim=-1
-        )
-        seen[:] = [weights]
-        return output
-
-    def kept(self: Any, *args: Any, **kwargs: Any) -> Tensor:
-        output = forward(self, *args, **kwargs)
-        self.weights = seen.pop()
-        return output
-
-    my.attention, my.MultiHeadAttention.forward = attention, kept
