@@ -128,7 +128,7 @@ def _candidates(desk: Desk, exercise_id: str, place: answers.Place | None) -> It
 
 
 def _extract(exercise_id: str, body: str, place: answers.Place | None = None) -> Extract:
-    before = code.prelude(place.above, body)[0] if place else ""
+    before = code.needs(place.above, body).text if place else ""
     spec = registry.get(exercise_id)
     given = set(spec.parts) if isinstance(spec, Exercise) else set()
     return extract(body, FUNCTIONS[exercise_id], exercise_id, given | set(FUNCTIONS.values()), before)

@@ -59,20 +59,13 @@ class Needs(NamedTuple):
         return "\n".join([self.imports, *self.definitions]) + "\n"
 
 
-def prelude(above: Iterable[Cell], answer: str, *, whole: bool = False) -> tuple[str, dict[str, str]]:
-    """Return what to run before the answer, and the names it needs that only running other cells would give.
-
-    Run are the imports of the cells above it and the functions, classes and literal constants there that the answer
-    uses, directly or through one another; a name given otherwise is returned with the id of the cell that sets it.
-    With `whole` every statement that sets such a name is run too, and the answer to another exercise is replaced by the
-    course's own, so that an answer is not wrong by the mistake of another.
-    """
-    found = needs(above, answer, whole=whole)
-    return found.text, found.missing
-
-
 def needs(above: Iterable[Cell], answer: str, *, whole: bool = False) -> Needs:
-    """Like `prelude`, part by part."""
+    """Return what an answer needs of the cells above it, and the names that only running other cells would give.
+
+    Needed are the imports there, and the functions, classes and literal constants that the answer uses, directly or
+    through one another. With `whole`, also every statement that sets such a name, and the answer to another exercise is
+    replaced by the course's own, so that an answer is not wrong by the mistake of another.
+    """
     imports: list[str] = []
     definitions: dict[str, list[str]] = {}
     elsewhere: dict[str, str] = {}

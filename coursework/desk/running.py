@@ -47,7 +47,7 @@ def from_notebook(desk: Desk, exercise_id: str) -> Answer:
 
 
 def from_place(place: answers.Place, *, whole: bool = False) -> Answer:
-    """Take the answer out of its cells; with `whole` all that it uses is run before it, see `code.prelude`."""
+    """Take the answer out of its cells; with `whole` all that it uses is run before it, see `code.needs`."""
     source = code.runnable(place.source)
     found = code.needs(place.above, source, whole=whole)
     before = PRELUDE + found.text if whole else found.text  # the cell with the imports may be deleted
@@ -133,7 +133,7 @@ def right_answer(handle: Handle, desk: Desk) -> tuple[Any, str]:
         return None, "you have not solved it yet"
     header, body = kept[-1]
     place = answers.place_of(desk, handle.spec.id)
-    before = code.prelude(place.above, body, whole=True)[0] if place else ""
+    before = code.needs(place.above, body, whole=True).text if place else ""
     try:
         with contextlib.redirect_stdout(io.StringIO()):
             kept_answer = Answer(code.runnable(body), PRELUDE + before, "your right answer", {})

@@ -79,7 +79,8 @@ def test_the_prelude_is_imports_and_what_the_answer_uses() -> None:
         ("earlier", "def earlier(x):\n    return used(x)\n\n\nearlier = ex.earlier.check(earlier)"),
         ("now", "def now(x):\n    return earlier(x) * scores + undefined"),
     )
-    before, missing = code.prelude(place.above, place.source)
+    found = code.needs(place.above, place.source)
+    before, missing = found.text, found.missing
     assert "must not run" not in before
     for text in (
         "import math",
@@ -99,9 +100,9 @@ def test_the_prelude_is_imports_and_what_the_answer_uses() -> None:
 
 def test_a_definition_replaced_by_running_counts_as_elsewhere() -> None:
     place = place_in("x = 1", "x = compute()", ("now", "def now():\n    return x"))
-    assert code.prelude(place.above, place.source)[1] == {"x": "c1"}
+    assert code.needs(place.above, place.source).missing == {"x": "c1"}
     place = place_in("x = compute()", "x = 1", ("now", "def now():\n    return x"))
-    assert code.prelude(place.above, place.source)[1] == {}
+    assert code.needs(place.above, place.source).missing == {}
 
 
 def test_what_other_exercises_are_given_and_what_parts_give_is_there() -> None:
@@ -125,7 +126,8 @@ def test_what_other_exercises_are_given_and_what_parts_give_is_there() -> None:
 
 def test_the_variable_of_a_comprehension_replaces_no_definition() -> None:
     place = place_in("def x():\n    return 1", "rows = [x for x in range(3)]", ("now", "def now():\n    return x()"))
-    before, missing = code.prelude(place.above, place.source)
+    found = code.needs(place.above, place.source)
+    before, missing = found.text, found.missing
     assert "def x" in before
     assert missing == {}
 
