@@ -895,8 +895,8 @@ print("the largest difference between two logits is", "below 0.0001" if gap < 1e
 # | [07 Variants](07_variants.ipynb) | What are BERT, GPT-2, T5, Llama and ViT? | all of them as settings of one layer |
 # | [08 Scaling](08_scaling.ipynb) | What does it cost, and what does more buy? | counts of work and memory, a scaling law |
 #
-# **The full course**: the chapters in order, one sitting each, with their exercises. Chapters 7 and 8 are older: they
-# give more evidence and less explanation.
+# **The full course**: the chapters in order, with their exercises. Most chapters take two evenings, and each names a good
+# place to stop.
 #
 # <details><summary>The idea alone, in two and a half hours</summary>
 #
