@@ -110,7 +110,7 @@ prove("under a causal mask they are not", masked)
 print("three layers without positions: permutation-equivariant without a mask, not with a causal mask")
 
 # %% [markdown] id="causal"
-# More layers do not help, because the other parts of a Transformer work on each position alone. A **causal mask** does:
+# More layers do not help, because the other parts of a Transformer work on each position alone. A **causal mask** helps:
 # the first word then sees one word, the second sees two, and so on. From this alone, deep language models can learn where
 # a word stands (Haviv et al. 2022). But most models are simply told.
 #
@@ -139,7 +139,7 @@ drawings.added_places(["dog", "bites", "dog"], [(2, 0), (1, 1), (2, 0)], [(1, 0)
 #
 # ### 2.2 Clocks
 #
-# A clock does nearly all of this. Let the hand start at twelve and turn a little for each position. Two numbers say where
+# A clock nearly does both. Let the hand start at twelve and turn a little for each position. Two numbers say where
 # it points: the **cosine** of the angle is how high its tip is, and the **sine** is how far to the right. At school angles
 # start at three o'clock, so there the two change roles. Neither is ever larger than 1, and nearby positions look alike.
 
@@ -181,10 +181,11 @@ drawings.clock_rows().show()
 #   two can be added.
 # - $i$ numbers the clocks, from 0 to $d_{model}/2 - 1$. The paper writes the sine first, in column $2i$, and the cosine
 #   in the next. Together they are pair $i$. In this order our position 1 is the row 0.84, 0.54, 0.01, 1.00.
-# - $\theta_i$ (theta) is the speed of clock $i$ in radians for each position. The first clock has speed 1, and each
-#   further one is slower by the same factor. In a wide table the last is nearly 10,000 times slower than the first.
+# - $\theta_i$ (theta) is the speed of clock $i$ in radians for each position, also called its frequency. The first clock
+#   has speed 1, and each further one is slower by the same factor. In a wide table the last is nearly 10,000 times slower
+#   than the first.
 #
-# Such vectors are called **sinusoids**, after the sine.
+# Such vectors are called **sinusoids**, after the sine. In section 4 they come back as *rotary* positions.
 #
 # Now write the table yourself. The exercises use shorter letters: D is $d_{model}$, E is $d_{head}$, and B, H and T count
 # the texts, the heads and the positions.
@@ -441,7 +442,7 @@ except ValueError as error:
 # %% [markdown] id="learned-alike"
 # <details><summary>Are learned tables and sinusoids equally good?</summary>
 #
-# You may read so. The paper of 2017 reports "nearly identical results" for its translation model (table 3, row E). That says
+# You may read that they are. The paper of 2017 reports "nearly identical results" for its translation model (table 3, row E). That says
 # nothing about texts longer than those of training. Section 7 compares the two inside the trained length and beyond.
 #
 # </details>
@@ -477,7 +478,7 @@ drawings.rotary_hands().show()
 # hands turn by the same amount, so the product stays the same. This is **rotary position embedding**, or RoPE (Su et al.
 # 2021). Llama, Qwen, Mistral and most of today's open language models use it.
 #
-# **By hand.** A hand is again (cosine, sine): (1, 0) starts at twelve, and (0, −1) at nine. Each position turns it by 30
+# **By hand.** A hand is again (cosine, sine), so (1, 0) starts at twelve and (0, −1) at nine. Each position turns it by 30
 # degrees.
 #
 # | query | key | query turned | key turned | dot product |
@@ -500,7 +501,8 @@ drawings.rotary_hands().show()
 # \begin{pmatrix} \cos p\,\theta_i & -\sin p\,\theta_i \\ \sin p\,\theta_i & \cos p\,\theta_i \end{pmatrix}
 # \begin{pmatrix} a \\ b \end{pmatrix} \qquad \theta_i = 10000^{-2i/d_{head}}$$
 #
-# Here $d_{head}$ is the width of one head, and $i$ runs from 0 to $d_{head}/2 - 1$. In code, for a single pair:
+# Here $d_{head}$ is the width of one head, and $i$ runs from 0 to $d_{head}/2 - 1$. The 10000 is a setting, the *base*.
+# In code, for a single pair:
 
 
 # %% id="turn-pair"
@@ -615,9 +617,9 @@ prove("after reordering the numbers of each head they agree", same)
 # %% [markdown] id="rotary-cache-text"
 # ### 4.2 While writing
 #
-# A model that writes adds one word at a time, and keeps the keys and values of the earlier words in a *cache* (chapter 1,
-# section 4.3). A key is turned by its own position alone, so it is turned once, when it is stored. The program only has
-# to know the next position: the number of tokens so far. What if it forgets to count?
+# A model that writes keeps the keys and values of the earlier words in a *cache* (chapter 1, section 4.3). A key is turned
+# by its own position alone, so it is turned once, when it is stored. The program only has to know the next position. What
+# if it forgets to count?
 
 # %% exercise="cache_restart"
 
@@ -712,16 +714,16 @@ prove("without a mask, ALiBi makes the same vectors of both sentences of section
 #
 # ## 6 T5: a learned number for each distance
 #
-# Why not let each head *learn* what to add to the score at each distance? But far distances are rare in training, and it
-# hardly matters whether a word stands 80 or 83 positions back. So far distances **share** a number, in groups that grow
-# wider, called *buckets* (Raffel et al. 2020, the model T5).
+# Why not let each head *learn* what to add to the score at each distance? It could, but far distances are rare in training,
+# and it hardly matters whether a word stands 80 or 83 positions back. T5 (Raffel et al. 2020) lets far distances **share**
+# a number, in groups that grow wider, called *buckets*.
 
 # %% id="buckets-drawn" tags=["hide-input"]
 # Drawing: eight buckets
 drawings.relative_buckets((0, 1, 2, 3, 4, 6, 8, 12), 23).show()
 
 # %% [markdown] id="buckets-by-hand"
-# **By hand.** Distance 10 belongs to bucket 6, so each head adds its learned number for bucket 6 to the score.
+# **By hand.** Distance 10 belongs to bucket 6, so each head adds the number that it learned for bucket 6 to the score.
 #
 # <details><summary>The formula behind these borders</summary>
 #
@@ -768,6 +770,7 @@ prove("later keys have 16 buckets of their own", torch.equal(later, t5[1:] + 16)
 # positions. The task is about positions and nothing else: the tokens are random, and the model must name the token that
 # stood **three positions back**. There are eleven different tokens. We train on 16 tokens and test on 64.
 
+
 # %% id="small-gpt" tags=["hide-input"]
 # Model: one layer of the overview's GPT, with a choice of positions
 def small_gpt(scheme, vocab_size, longest):
@@ -801,7 +804,7 @@ def train(model, rate, starts=0):
 
 
 # %% [markdown] id="shifted-text"
-# We test seven models. You know six of them; *none* is the one without positions. The learned table has 64 rows, of which
+# We test seven models. You know six of them; *none* is the model without positions. The learned table has 64 rows, of which
 # training reaches 16. The seventh, *sinusoidal, shifted*, starts each training batch at a random position, so it
 # practises all 64.
 #
@@ -881,8 +884,8 @@ show(
 # of the cases. ALiBi is hardly better in these 300 steps.
 #
 # **Beyond**, the learned table is no better than drawing one of the eleven tokens, because its rows from 16 on were never
-# trained. Plain sinusoids have a value there, but reach only 0.13 to 0.24: a model must have practised with a value to
-# use it. With the shifted sinusoids it has, and reaches 0.95 to 1.00.
+# trained. Plain sinusoids have a value there, but reach only 0.13 to 0.24. A value is not enough: the model must have
+# practised with it. The model with shifted sinusoids has, and it reaches 0.95 to 1.00.
 #
 # Rotary positions and T5's buckets know only distances, and distance 3 was practised very well. Still they reach only
 # 0.54 to 0.60. Why?
@@ -892,7 +895,7 @@ show(
 # The key three positions back gets the same score as ever, since only the distance counts. But at position 60 it has
 # **competitors** that never existed in training: keys that stand 16 to 60 positions back. The model never learned to give
 # them a low score. Our T5 model has finer buckets than the exercise: its last four begin at the distances 16, 20, 23 and
-# 27, and 16 tokens never trained them.
+# 27, and training on 16 tokens never reached them.
 #
 # The left picture shows how often the rotary model is right at each position. For the right one we stand at position 63
 # and average the score of each distance over the four heads and 400 texts. The correct key, three back, is set to 0. A
@@ -941,8 +944,8 @@ show(
 )
 
 # %% [markdown] id="why-clock"
-# Up to position 33 nearly everything is right, and from 41 on the model does little better than guess. Why there? The
-# score adds up the clocks, and two of them make this curve.
+# Up to position 33 nearly everything is right, and from 41 on the model does little better than guess. Why there? Each
+# head has four clocks, whose parts add up to the score. The two faster ones make this curve.
 #
 # - The **fast clock** comes round every 6.3 positions. It makes the peaks at 3, 9, 15, 22, 28 and so on.
 # - The **second clock**, dashed, is ten times slower. In training it told 3 from 9 and 15, because its part falls from
@@ -1067,7 +1070,7 @@ for arm in text_record.arms:
 # %% [markdown] id="long-says"
 # Late in the text, rotary positions lose more than any other scheme. With the far keys hidden they read about as well as
 # near the beginning. ALiBi loses almost nothing, but even near the beginning it reads worse than rotary. T5's buckets
-# read well everywhere, because this time training reached the last one, from distance 27 on.
+# read well everywhere, because 32 characters reach even the last one, which begins at 27.
 #
 # <details><summary>Evidence: the other schemes, and what protects ALiBi</summary>
 #
@@ -1089,7 +1092,7 @@ for arm in text_record.arms:
 #
 # <details><summary>Do sinusoids let a model read longer texts than those of its training?</summary>
 #
-# You may read so. The paper of 2017 hoped that they "may allow the model to extrapolate" (section 3.5). What extrapolates is
+# You may read that they do. The paper of 2017 hoped that they "may allow the model to extrapolate" (section 3.5). What extrapolates is
 # the table. The models measured here did not, unless they had practised those positions.
 #
 # </details>
@@ -1127,8 +1130,8 @@ for seed in range(3):
 # ## 8 Your model, and the same word twice
 #
 # Your rotation and the learned table go into `my_transformer.py`. Open the cell to write a sentence in which one word
-# stands twice. Without positions and without a mask, the word gets the same vector both times. With `rotary` on it does
-# not, because it sees the others at other distances.
+# stands twice. Without positions and without a mask, the word gets the same vector both times. With rotary positions it
+# does not, because it sees the other words at other distances.
 # %% id="thread" tags=["hide-input"]
 # Your model: a sentence of yours, with one word twice
 from coursework.assembly.thread import so_far
@@ -1159,8 +1162,8 @@ for rotary in (False, True):
 # | ALiBi | lowers scores by slope · distance | none | hardly finds the token three back; on text loses little |
 # | T5 buckets | adds the number of bucket(distance) to scores | one for each bucket and head | distracted by untrained buckets |
 #
-# Here p is the position, and θᵢ the speed of clock i: $\theta_i = 10000^{-2i/d}$ for $i = 0 \ldots d/2 - 1$, where $d$ is the
-# width of a word's vector (sinusoids) or of a head (rotary).
+# Here $\theta_i = 10000^{-2i/d}$ for $i = 0 \ldots d/2 - 1$, and $d$ is the width of a word's vector (sinusoids) or of a head
+# (rotary).
 #
 # Today the usual choice for a language model is rotary positions, repaired for longer texts.
 #
