@@ -944,7 +944,7 @@ show(
 )
 
 # %% [markdown] id="why-clock"
-# Up to position 33 nearly everything is right, and from 41 on the model does little better than guess. Why there? Each
+# Up to position 33 nearly everything is right, and from 41 on the model is little better than a guess. Why there? Each
 # head has four clocks, whose parts add up to the score. The two faster ones make this curve.
 #
 # - The **fast clock** comes round every 6.3 positions. It makes the peaks at 3, 9, 15, 22, 28 and so on.
@@ -1070,7 +1070,7 @@ for arm in text_record.arms:
 # %% [markdown] id="long-says"
 # Late in the text, rotary positions lose more than any other scheme. With the far keys hidden they read about as well as
 # near the beginning. ALiBi loses almost nothing, but even near the beginning it reads worse than rotary. T5's buckets
-# read well everywhere, because 32 characters reach even the last one, which begins at 27.
+# read well everywhere, because 32 characters reach even the last one, which begins at distance 27.
 #
 # <details><summary>Evidence: the other schemes, and what protects ALiBi</summary>
 #
@@ -1146,7 +1146,7 @@ x = 9 * word(torch.tensor([[mine.index(one) for one in mine]]))  # (1, T, D)
 for rotary in (False, True):
     torch.manual_seed(0)
     y = my.MultiHeadAttention(32, 4, rotary)(x, x)[0]
-    print(f"rotary {rotary!s:5}: its two vectors are {(y[here] - y[there]).norm():.2f} apart")
+    print(f"rotary {rotary!s:5}: the two vectors are {(y[here] - y[there]).norm():.2f} apart")
 
 # %% [markdown] id="what-you-have"
 # ## 9 What you have
