@@ -8,10 +8,10 @@ function render({ model, el }) {
 
   const change = (name) => (value) => { model.set(name, value); model.save_changes(); };
   const position = slider("Position p", { min: 0, max: length - 1, step: 1 }, change("position"));
-  const shift = slider("Shift k", { min: 0, max: length - 1, step: 1 }, change("shift"));
+  const shift = slider("Shift n", { min: 0, max: length - 1, step: 1 }, change("shift"));
   const pair = choice("Pair", rates.map((_, i) => `${i}, wavelength ${wave(i)}`), change("pair"));
   const reset = button("Reset", () => { for (const name in first) model.set(name, first[name]); model.save_changes(); });
-  const sentence = status(), table = h("table"), clocks = h("div", { "aria-hidden": "true", style: "display:flex;flex-wrap:wrap;gap:6px;max-width:330px" });
+  const sentence = status(), clocks = h("div", { "aria-hidden": "true", style: "display:flex;flex-wrap:wrap;gap:6px;max-width:330px" });
   const curve = h("div", { "aria-hidden": "true" }), formula = h("div", { class: "cx-formula" });
 
   function draw() {
@@ -19,23 +19,9 @@ function render({ model, el }) {
     position.show(p); shift.show(k); pair.show(i);
     sentence.textContent = `Positions ${p} and ${p + k}: similarity ${fixed(similarity(k))} of at most 1, ` +
       `dot product ${fixed(count * similarity(k))} of at most ${count}. Another p gives the same numbers.`;
-    drawTable(p, k, i);
     drawClocks(p, k, i);
     drawCurve(k);
     drawFormula(p, k, i);
-  }
-
-  function drawTable(p, k, chosen) {
-    const line = (rate, i) => {
-      const row = h("tr", {}, h("th", { scope: "row" }, String(i)), ...cells("td", [wave(i), fixed(degrees(k * rate), 1),
-        fixed(Math.sin(p * rate)), fixed(Math.cos(p * rate)), fixed(Math.sin((p + k) * rate)), fixed(Math.cos((p + k) * rate))]));
-      if (i === chosen) row.style.boxShadow = "inset 3px 0 0 #D55E00";
-      return row;
-    };
-    table.replaceChildren(
-      h("caption", {}, "Each pair turns by k times its frequency"),
-      h("thead", {}, h("tr", {}, ...cells("th", ["pair", "wave", "turn, °", "sin p", "cos p", "sin p+k", "cos p+k"], { scope: "col" }))),
-      h("tbody", {}, ...rates.map(line)));
   }
 
   // A hand starts at twelve and turns like a clock: sine to the right, cosine up.
@@ -59,17 +45,18 @@ function render({ model, el }) {
   }
 
   function drawFormula(p, k, i) {
-    const rate = rates[i], [s, c] = [Math.sin(p * rate), Math.cos(p * rate)], [sk, ck] = [Math.sin(k * rate), Math.cos(k * rate)];
+    const angle = p * rates[i], turn = k * rates[i];
+    const [s, c] = [Math.sin(angle), Math.cos(angle)], [st, ct] = [Math.sin(turn), Math.cos(turn)];
     formula.replaceChildren(
-      h("div", {}, `Pair ${i} turns by ${k} · ${fixed(rate, 4)} = ${fixed(k * rate)} radians, wherever p is:`),
-      h("div", {}, `sin at ${p + k} = cos k · sin p + sin k · cos p = ${fixed(ck)} · ${fixed(s)} + ${fixed(sk)} · ${fixed(c)} = ${fixed(ck * s + sk * c)}`),
-      h("div", {}, `cos at ${p + k} = −sin k · sin p + cos k · cos p = ${fixed(-sk)} · ${fixed(s)} + ${fixed(ck)} · ${fixed(c)} = ${fixed(ck * c - sk * s)}`));
+      h("div", {}, `Pair ${i} stands at α = ${p} · ${fixed(rates[i], 4)} and turns by β = ${k} · ${fixed(rates[i], 4)} = ${fixed(turn)} radians, wherever p is:`),
+      h("div", {}, `sin at ${p + k} = cos β · sin α + sin β · cos α = ${fixed(ct)} · ${fixed(s)} + ${fixed(st)} · ${fixed(c)} = ${fixed(ct * s + st * c)}`),
+      h("div", {}, `cos at ${p + k} = −sin β · sin α + cos β · cos α = ${fixed(-st)} · ${fixed(s)} + ${fixed(ct)} · ${fixed(c)} = ${fixed(ct * c - st * s)}`));
   }
 
   for (const name in first) model.on("change:" + name, draw);
   draw();
   const legend = h("p", { class: "cx-note" }, h("span", { class: "cx-key", style: "background:#0072B2" }), "position p  ",
-    h("span", { class: "cx-key", style: "background:#D55E00" }), "position p + k; click a pair or a distance to choose it");
+    h("span", { class: "cx-key", style: "background:#D55E00" }), "position p + n; click a pair or a distance to choose it");
   el.append(h("div", { class: "cx-controls" }, position.node, shift.node, pair.node, reset), sentence,
-    h("div", { class: "cx-columns" }, scroller("Turn of each pair", table), h("div", {}, clocks, legend, curve)), formula);
+    h("div", { class: "cx-columns" }, h("div", {}, clocks, legend), curve), formula);
 }

@@ -252,22 +252,19 @@ def test_alignment_is_that_of_torch(open_page):
 
 
 def check_position(page, p, k, pair):
-    """The table, the sentence and the formula hold torch's numbers in float64."""
+    """The sentence and the formula hold torch's numbers in float64."""
     rates = frequencies(14).double()
     turned = torch.stack(
         [(q * rates).sin() if f == "sin" else (q * rates).cos() for q in (p, p + k) for f in ("sin", "cos")]
     )
-    rows = table(page, "Each pair turns by k times its frequency")[1:]
-    for i, row in enumerate(rows):
-        turn = [number(2 * math.pi / rates[i].item(), 1), number(math.degrees(k * rates[i].item()), 1)]
-        assert row == [str(i), *turn, *(number(x) for x in turned[:, i].tolist())]
     codes = SinusoidalPositionalEncoding(14)(torch.tensor([p, p + k])).double()
     said = page.get_by_role("status").inner_text()
     product = (k * rates).cos().sum().item()
     assert product == pytest.approx((codes[0] @ codes[1]).item(), abs=1e-4)
     assert f"similarity {number(product / 7)} of at most 1, dot product {number(product)} of at most 7" in said
     lines = page.locator(".cx-formula > div").all_inner_texts()
-    assert f"Pair {pair} turns by {k}" in lines[0]
+    rate = number(rates[pair].item(), 4)
+    assert f"Pair {pair} stands at α = {p} · {rate} and turns by β = {k} · {rate} = " in lines[0]
     assert lines[1].endswith(f"= {number(turned[2, pair].item())}")
     assert lines[2].endswith(f"= {number(turned[3, pair].item())}")
 
@@ -277,7 +274,7 @@ def test_positions_show_torchs_numbers_under_every_control(open_page):
     check_position(page, 5, 3, 1)
     page.get_by_label("Position p").fill("11")
     check_position(page, 11, 3, 1)
-    page.get_by_label("Shift k").focus()
+    page.get_by_label("Shift n").focus()
     page.keyboard.press("ArrowRight")
     check_position(page, 11, 4, 1)
     page.keyboard.press("End")

@@ -26,7 +26,7 @@ def right_and_scored(right: Any, score: Any, second: Any, turns: Collection[int]
     axes[1].legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=2, frameon=False)
     axes[1].axhline(0, color=palette.residual, linewidth=1)
     axes[1].set_xticks((3, 9, 15, 22, 28, 34, *turns))
-    axes[1].set(xlabel="positions back from position 63", ylabel="score, 0 for the correct key")
+    axes[1].set(xlabel="positions back from position 63", ylabel="mean score, correct key at 0")
     axes[1].set_ylim(bottom=1.2 * min(score))
     for ax in axes:
         ax.axvline(15.5, color=palette.residual, linestyle=":")
