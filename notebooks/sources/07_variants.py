@@ -78,7 +78,7 @@ drawings.two_layers().show()
 #
 # ### 1.1 What a token may read
 #
-# The largest difference is in the column *stacks*. A stack's mask says which tokens a token may read.
+# The largest difference is in the column *stacks*. The mask of a stack says what each token may read.
 
 # %% id="families-drawn" tags=["hide-input"]
 # Drawing: the masks of the three families
@@ -234,9 +234,9 @@ print(RMSNorm(4)(torch.tensor([1.0, 2.0, 3.0, 6.0])).data)
 # RMSNorm has half the parameters and less to compute. Its cost is that an offset shared by all D numbers stays in.
 #
 # In large models, the queries and keys of some heads can grow until their scores reach the hundreds. The softmax then
-# puts all its weight on one key, and hardly any gradient comes through. **QK-norm** prevents this with an RMSNorm on
-# each query and each key, before the rotary step. Each then has the length √E, so a score q · k / √E is at most √E,
-# times the trained factors: 11 for E = 128. Qwen3 and Gemma 3 do so.
+# puts all its weight on one key, and hardly any gradient comes through. **QK-norm**, in Qwen3 and Gemma 3, prevents this
+# with an RMSNorm on each query and each key, before the rotary step. It fixes their length, up to the trained factors,
+# and so limits the scores.
 #
 # ### 2.2 A gate in the feed-forward
 #
@@ -345,7 +345,7 @@ drawings.cache_of_a_token().show()
 # **absorbed** into the query. The same works for the values: the short vectors are averaged first, and U multiplies
 # only the average.
 #
-# Rotary positions break the trick. They would make the key Rₙ W c, and the rotation Rₙ differs from token to token, so
+# Rotary positions break the trick: they would make the key Rₙ W c, and the rotation Rₙ differs from token to token, so
 # no single matrix can move to the query. Each token therefore keeps a second key for its position: 64 numbers, turned,
 # and shared by all heads. Its product with a second query is added to the score. The price is more arithmetic: each
 # head compares 576 numbers, not 128.
@@ -391,7 +391,7 @@ prove("latent attention gives the same with keys made and with W absorbed", torc
 
 
 # %% [markdown] id="local-global"
-# Second-hand information is weaker, so models mix both kinds of layer. The larger Gemma 3 models have five *local*
+# Second-hand information is weaker, so models mix two kinds of layer. The larger Gemma 3 models have five *local*
 # layers with a window of 1,024 for each *global* layer, which sees everything. Of a text of 131,072 tokens, these six
 # keep 17 % of what six global layers would.
 
@@ -538,9 +538,9 @@ drawings.router_and_experts().show()
 #
 # $$\mathcal{L}_{\text{balance}} = M \sum_i f_i \, p_i,$$
 #
-# and a small multiple of it is added to the real one. **By hand**, with two experts: used evenly, they give 2 · (0.5 ·
-# 0.5 + 0.5 · 0.5) = 1. If all tokens go to the first with probability 0.9, they give 2 · (1 · 0.9 + 0 · 0.1) = 1.8. As
-# f is a count, only p has a gradient. The derivative by pᵢ is M fᵢ, so the busiest expert is pushed down hardest.
+# and a small multiple of it is added to the real one. **By hand**: if two experts are used evenly, it is 2 · (0.5 · 0.5 +
+# 0.5 · 0.5) = 1. If all tokens go to the first with probability 0.9, it is 2 · 1 · 0.9 = 1.8. As f is a count, only p
+# has a gradient. The derivative by pᵢ is M fᵢ, so the busiest expert is pushed down hardest.
 #
 # **A bias** (DeepSeek-V3, 2024) leaves the loss alone. Each expert has a number that is added to its score *for the
 # choice only*, not in the weights. After each step it goes up a little if the expert had too few tokens, and down if it
@@ -735,7 +735,8 @@ for name, part in list(tuned.layers.named_modules()):
     if isinstance(part, LoRALinear):
         part.base.weight.data = merge(part.base.weight, part.A, part.B, alpha=4).data
         tuned.layers.set_submodule(name, part.base)
-print(f"{count(tuned):,} parameters, loss on plays: {loss_on(tuned, plays[270_000:], 100):.2f}")
+loss = loss_on(tuned, plays[270_000:], 100)
+print(f"{count(tuned):,} parameters, loss on plays: {loss:.2f}")
 
 # %% [markdown] id="config"
 # Your merged model is as large as before, and as good on plays as with LoRA beside it.
@@ -814,7 +815,7 @@ ex.predict("parameters_of_qwen3", "")
 
 
 # %% id="llama-parts" tags=["hide-input"]
-# Given: `rotate`, your `apply_rotary` with the base as an argument, and `remember`, the cache of chapter 5
+# Given: rotate and remember, which are called below
 def rotate(x, positions, base):
     """(B, H, T, E), positions (T,) -> (B, H, T, E); pairs are (i, i + E / 2)"""
     half = x.size(-1) // 2
@@ -868,7 +869,7 @@ def attend(layer, x, positions, mask, cache):
     k, v = remember(cache, k, v)  # (B, G, S, E): old and new
     k = k.repeat_interleave(layer.H // layer.G, dim=1)  # (B, H, S, E)
     v = v.repeat_interleave(layer.H // layer.G, dim=1)
-    mixed = F.scaled_dot_product_attention(q, k, v, attn_mask=mask)  # in tiles, on a GPU
+    mixed = F.scaled_dot_product_attention(q, k, v, attn_mask=mask)  # tiled on a GPU
     return layer.output(merge_heads(mixed))
 
 
@@ -901,7 +902,7 @@ prove("a tied head saves V times D", count(untied) - count(PUBLISHED["gpt2"].bui
 #
 # A checkpoint is a folder with a `config.json` and a file of named tensors. `load_file` reads such a file, in the
 # format *safetensors*, into a dict. The folded cell trains `theirs`, a small Qwen3 of the course's library, on
-# technical prose and saves it in `folder`. Its names are not ours, so we need a little dictionary.
+# technical prose and saves it in `folder`. Its tensors have other names, so we need a little dictionary.
 
 # %% id="checkpoint" tags=["hide-input"]
 # Another program: the course's Qwen3 learns for 400 steps and is saved as `transformers` would save it
@@ -982,7 +983,7 @@ for prompt in ("The value of ", "A function "):
 
 # %% [markdown] id="end"
 # It makes no sense yet, after 400 steps on single letters. But it reads the published format, and you wrote `build`,
-# the GPT, the splitting of heads, the gate, the window and `generate`.
+# the GPT, its heads, gate and window, and `generate`.
 #
 # **You can now** read a published config, build its model and load a checkpoint; say which problem each switch solved
 # and what it costs; and write the loop of Flash, a router, and LoRA.
