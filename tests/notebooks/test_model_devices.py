@@ -38,6 +38,7 @@ MODELS = {
         ("RMSNorm(8)", "x(2, 5, 8)"),
         ("GPT2Layer(8, 2)", "x(2, 5, 8), torch.arange(5), masks.causal_mask(5)"),
         (LLAMA_LAYER, "x(2, 5, 8), torch.arange(5), masks.causal_mask(5)"),
+        (f"Local({LLAMA_LAYER}, 2)", "x(2, 5, 8), torch.arange(5), masks.causal_mask(5)"),
     ],
     "08_scaling": [("Loss(LanguageModel(SMALL))", "ids(2, 9)")],
     "labs/01_reach": [

@@ -106,7 +106,7 @@ EXERCISE = Exercise(
     kind="debug",
     what="""A layer was fine-tuned as `x @ weight.T + (alpha / r) * (x @ down.T) @ up.T`, where `r`, the rank, is the
 number of rows of `down`. `merge` should return the one weight that gives the same outputs alone, as a new tensor. It
-runs, and the merged model is not the one that was trained. Repair it.""",
+runs, but the merged model gives different outputs. Fix it.""",
     why="""A merged update costs nothing at inference. The factor is written in a config file and not in the weights,
 so a wrong one is easily used, and all shapes still fit.""",
     difficulty=2,

@@ -15,7 +15,8 @@ def two_layers() -> Drawing:
         "added, LayerNorm in the stream. Right, 2025: each sublayer reads through an RMSNorm of its own; attention "
         "with rotary positions, norms on queries and keys and grouped heads; a gated feed-forward; both are added to "
         "the stream, which runs through undisturbed.",
-        caption="Left the layer of 2017, right that of Qwen3. The plan is the same; orange marks what was changed.",
+        caption="On the left, a layer of 2017; on the right, one of Qwen3. The plan is the same; orange marks what "
+        "changed.",
     )
     for x, year in ((70, "2017"), (345, "2025")):
         picture.stream((x, 408), (x, 38))
@@ -148,7 +149,8 @@ def cache_of_a_token() -> Drawing:
         "keys and values: 8,192 numbers. 8 heads: 2,048. 1 head: 256. A latent vector of 512 and a rotary key of 64: "
         "576.",
         caption="One token in one layer, 32 query heads of width 128. Latent: c of 512 numbers, and 64 for the "
-        "position (below). It serves all 32 heads, and is as large as 2¼ of them. DeepSeek itself has 128 heads.",
+        "position (below). It serves all 32 heads, and is only as large as the keys and values of 576 / 256 = 2¼ of "
+        "them. DeepSeek itself has 128 heads.",
     )
     rows = (
         ("32 heads of k, v", 8192, palette.key),
