@@ -68,9 +68,9 @@ drawings.whole_transformer(here=4).show()
 #
 # ### 2.1 A question about one word
 #
-# Suppose that attention has brought two facts to a word. Its first number is 1 if the subject is a woman, and its
-# second is 1 if the last word is *herself*. If exactly one of them is 1, the sentence is wrong. So we want a new
-# number that is 1 for (1, 0) and (0, 1), and 0 for (0, 0) and (1, 1).
+# Suppose that attention has brought two facts to a word. The first number of its vector is 1 if the subject is a
+# woman, and the second is 1 if the last word is *herself*. If exactly one of them is 1, the sentence is wrong. So we
+# want a new number that is 1 for (1, 0) and (0, 1), and 0 for (0, 0) and (1, 1).
 
 # %% id="one-on-drawn" tags=["hide-input"]
 # Drawing: what is asked for, as four points
@@ -87,7 +87,7 @@ drawings.exactly_one_on().show()
 # - at (0, 0) and (1, 1): $c + (u + v + c)$;
 # - at (1, 0) and (0, 1): $(u + c) + (v + c)$.
 #
-# The two sums are always equal. But we want 0 + 0 and 1 + 1.
+# The two sums are always equal. But we want 0 + 0 from the first and 1 + 1 from the second.
 #
 # <details><summary>And in a longer sentence?</summary>
 #
@@ -205,7 +205,7 @@ prove("a gated network of 8/3 D is as large as a plain one of 4 D", sizes[0] == 
 prove("with F = 4 D the feed-forward holds two thirds of a layer", abs(inside / total - 2 / 3) < 0.01)
 
 # %% [markdown] id="activations-table"
-# Later models bend their numbers in other ways, such as GELU and SwiGLU.
+# Later models use other bends, such as GELU and SwiGLU.
 #
 # <details><summary>Three bends and their formulas</summary>
 #
@@ -225,7 +225,7 @@ prove("with F = 4 D the feed-forward holds two thirds of a layer", abs(inside / 
 #
 # ### 3.1 All words become one
 #
-# Now we stack attention and feed-forward network, twelve times. There are norms in between, but no residual
+# Now we stack attention and a feed-forward network twelve times. There are norms in between, but no residual
 # connections. The weights are random, and the sentence has eleven words.
 #
 # A fresh attention has not learned where to look, so it looks a little at every word. Each word becomes a mixture of
@@ -300,8 +300,8 @@ show(
 # | replaced by the average | (2, 2) | (2, 2) |
 # | with the average added | (6, 2) | (2, 6) |
 #
-# In the second row the cosine of the two words was 0 and is now 0.6, so they have become more alike. But the
-# difference between them is still (4, −4).
+# In the second row the words have become more alike: their cosine was 0 and is now 0.6. But the difference between
+# them is still (4, −4).
 #
 # In the next figure the plus sign is the only change. The words become alike more slowly, but after twelve layers
 # they point nearly the same way after all. Section 5 shows why.
@@ -340,7 +340,7 @@ show(
 #
 # ### 4.1 What grows
 #
-# Adding has a price: the vectors above had length 4 and grew past 6. Without any norm this grows like compound
+# Adding has a price: the vectors above had length 4 and grew past 6. Without any norm the numbers grow like compound
 # interest, because a sublayer that reads larger numbers also adds larger ones.
 
 # %% id="growth" tags=["hide-input"]
@@ -593,8 +593,8 @@ PAD, CLS, MASK = 0, 1, 2  # [MASK] is for section 9
 # %% exercise="encoder"
 
 # %% [markdown] id="own-equal-text"
-# We copy its weights into the library's encoder, and compare outputs and gradients. Then comes the *leak test*: a
-# sentence must get the same vectors alone and in a batch with a longer one.
+# We copy your encoder's weights into the library's encoder, and compare outputs and gradients. Then comes the *leak
+# test*: a sentence must get the same vectors alone and in a batch with a longer one.
 
 # %% id="own-equal" tags=["hide-input"]
 # Check: with the same weights, course_lib's encoder gives the same outputs and gradients; padding does not leak
@@ -647,9 +647,9 @@ prove("a sentence alone and in a padded batch has the same vectors", torch.allcl
 # ### 6.2 From an encoder to a classifier
 #
 # The encoder gives one vector for each word, but a classifier needs one for the whole sentence. BERT (Devlin et al.
-# 2019) takes the vector at `[CLS]`. A linear map turns it into one number for each answer. It is called the **head**
-# of the classifier, and is no head of attention. Another way is to take the mean of the vectors at all positions
-# except `[PAD]`.
+# 2019) takes the vector at `[CLS]`. A linear map, the **head** of the classifier, turns it into one number for each
+# answer. It has nothing to do with the heads of attention. Another way is to take the mean of the vectors at all
+# positions except `[PAD]`.
 #
 # <details><summary>Two traps of [CLS]</summary>
 #
@@ -670,9 +670,9 @@ drawings.encoder_reads().show()
 #
 # ### 7.1 Does the last word fit?
 #
-# Your encoder learns something that depends on the order of the words. A sentence names two to four persons. One of
-# them is the subject: the one without *near*. The last word is *herself*, *himself* or *themselves*, and the question
-# is: **does the last word fit the subject?**
+# Your encoder gets a task in which the order of the words decides. A sentence names two to four persons. One of them
+# is the subject: the one without *near*. The last word is *herself*, *himself* or *themselves*, and the question is:
+# **does the last word fit the subject?**
 
 # %% id="task-drawn" tags=["hide-input"]
 # Drawing: a right and a wrong sentence
@@ -1020,17 +1020,17 @@ show(
 # Our judge learned from 4000 labelled sentences. Labels cost time, but text is everywhere. Can the encoder learn from
 # text alone?
 #
-# BERT's idea (Devlin et al. 2019): hide some words behind the sign `[MASK]` and let the encoder name them, from what
-# stands to the left and to the right. This is **masked-language pre-training**. To fill the gap in *the tall queen
-# near the king saw [MASK]*, the encoder has to find the subject.
+# BERT learned from gaps (Devlin et al. 2019). Some words are hidden behind the sign `[MASK]`, and the encoder has to
+# name them from what stands to the left and to the right. This is **masked-language pre-training**. To fill the gap
+# in *the tall queen near the king saw [MASK]*, the encoder has to find the subject.
 
 # %% id="hidden-words-drawn" tags=["hide-input"]
 # Drawing: hidden words, and who names them
 drawings.hidden_words().show()
 
 # %% [markdown] id="hide-text"
-# We hide one word in five, and the loss counts only there. Our text is the right sentences of section 7. `read_text`
-# uses the encoder and the head of a `Classifier`, one after the other.
+# We hide one word in five, and the loss counts only there. Our text consists of the right sentences of section 7.
+# `read_text` uses the encoder and the head of a `Classifier`, one after the other.
 
 
 # %% id="hide"
@@ -1055,7 +1055,7 @@ def read_text(text, steps=1000):
 # Then we put a new head on the encoder and train it on only **100** labelled sentences. This is called
 # **fine-tuning**.
 #
-# If reading helps, has the encoder understood something, or has it only got used to the words? To find out we need a
+# If reading helps, has the encoder understood something, or does it only know the words better? To find out we need a
 # **control**: a text that lacks only one thing. We take the right sentences and shuffle their last words among them.
 # Each word occurs as often as before, but the last word says nothing about the subject.
 #
