@@ -717,7 +717,7 @@ print(tuple(train_x.shape), train_x[0].tolist())
 # %% [markdown] id="train-text"
 # Next comes a training loop. Each step draws 64 sentences at random, computes the loss, and changes the weights. The loss,
 # `cross_entropy`, is minus the logarithm of the probability that the model gives to the right answer. Chapter 6 explains
-# `AdamW` and `OneCycleLR`.
+# `AdamW`, and `OneCycleLR`, which varies the **learning rate**: how far each step moves the weights.
 
 
 # %% id="train"
@@ -770,7 +770,7 @@ print(f"share judged correctly: {accuracy(judge, test_x, test_y):.3f}")
 # ### 7.2 Against simple rivals
 #
 # The rivals only count pairs or triples of neighbouring words. The counts go into a linear map, or into a network
-# with 64 inner numbers. Each method was run with five seeds, at the better of two rates.
+# with 64 inner numbers. Each method was run with five seeds, at the better of two learning rates.
 
 # %% id="baselines" tags=["hide-input"]
 # Figure: the encoder and methods that count, recorded
