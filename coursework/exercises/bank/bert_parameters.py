@@ -18,11 +18,12 @@ def _compute():
 EXERCISE = Question(
     title="BERT-base, piece by piece",
     kind="measure",
-    what="""BERT-base has a table of 30,522 tokens, one of 512 positions and one of 2 segments, all of width 768, and a
-LayerNorm after their sum; then 12 encoder layers with an inner width of 3,072; and a pooler, one map from 768 to 768
-with its bias, over the first token. How many parameters is that, to the
-last digit? Use your `encoder_parameters` for the layers.""",
-    why="The paper says 110 million. You can say which of them does what.",
+    what="""BERT-base has a table of 30,522 tokens, one of 512 positions and one of 2 segments. A segment is one of
+the two texts that BERT can read at once. All three tables have the width 768, and a LayerNorm follows their sum. Then
+come 12 encoder layers with an inner width of 3,072. At the end there is a pooler, one map from 768 to 768 with its
+bias, over the first token. How many parameters is that, to the last digit? Use your `encoder_parameters` for the
+layers.""",
+    why="The paper says 110 million. You can say where they all sit.",
     difficulty=2,
     minutes=6,
     right=109_482_240,
