@@ -1,10 +1,10 @@
 # %% [markdown] id="title"
 # # 2 Multi-head attention
 #
-# In chapter 1 a word collected a weighted average of what other words offered. This chapter shows what one average loses,
-# and how several attentions side by side keep it. At the end you have a layer, with your own split and merge, that gives the
-# same numbers as PyTorch's. You will have silenced heads of a trained model, and set two heads by hand that find the next
-# word of a list you type.
+# In chapter 1 a word collected a weighted average of what other words offered. This chapter shows what one average
+# loses, and how several attentions side by side keep it. At the end you have a layer, with your own split and merge, that
+# gives the same numbers as PyTorch's. You will have silenced heads of a trained model, and set two heads by hand that
+# find the next word of a list you type.
 #
 # You need chapter 1. The chapter takes about {minutes} minutes, nearly half
 # of them for its nine exercises. After sections 3, 4 and 5 there are good places to stop.
@@ -75,9 +75,9 @@ for first, second in ((queen, boy), (boy, queen)):
 # lost. Each of these attentions is called a **head**, and all of them together are **multi-head attention**.
 #
 # Couldn't *sees* give unequal weights, say 0.7 to who sees and 0.3 to who is seen? Then the two averages do differ. But a
-# linear map that reads an average can favour either large weights or small ones. To name who is seen, it must prefer 0.3
-# to 0.7, so it favours small ones. Then the winner is *girl*, a word that is not in the sentence at all and has weight 0.
-# Does training find a way around this?
+# linear map that treats all words alike can favour either large weights or small ones. To name who is seen, it must prefer
+# 0.3 to 0.7, so it favours small ones. Then the winner is *girl*, a word that is not in the sentence at all and has weight
+# 0. Does training find a way around this?
 
 # %% [markdown] id="two-places-question"
 # ### 1.1 The same, measured
@@ -363,8 +363,6 @@ print("split_heads gives each head its own numbers:", tuple(split_heads(wide, H)
 # Exchanging two axes moves no number in memory. PyTorch just steps through the same memory differently. If you then join
 # axes, `view` often stops with an error, because it never moves a number, while `reshape` makes a copy. If you forget the
 # exchange, `reshape` scrambles the sentence, and no error tells you.
-#
-# Below the exercise, `prove` checks your two functions. If the check fails, it stops the cell with an error.
 
 # %% exercise="merge_heads"
 
@@ -531,7 +529,7 @@ def refuses(call):
 prove("a width of 10 cannot be cut into 3 heads", refuses(lambda: MultiHead(10, 3)))
 full = torch.ones(3, 5, 5, dtype=torch.bool)  # (B, T, S), three sentences for three heads
 prove("the library refuses a mask of three axes", refuses(lambda: attention(torch.randn(3, 5, D), mask=full)))
-torch.zeros(3, H, 5, 5).masked_fill(~full, -math.inf)  # plain PyTorch does not
+prove("plain PyTorch takes it", torch.zeros(3, H, 5, 5).masked_fill(~full, -math.inf).shape == (3, H, 5, 5))
 
 # %% [markdown] id="masks"
 # ### 3.2 Masks for several heads
@@ -642,7 +640,7 @@ prove(
 # %% [markdown] id="grouped"
 # ### 4.1 Heads that share
 #
-# When a model writes, it keeps the keys and values of all earlier tokens in a *cache*, which takes much memory. Queries
+# When a model writes, it keeps the keys and values of all earlier tokens in a *cache*, which takes up a lot of memory. Queries
 # are not kept, because only the newest token asks; the earlier ones are only looked at. So the cache gets smaller with
 # fewer heads *of keys and values*, and the query heads can all stay.
 #
@@ -789,7 +787,7 @@ HeadExplorer(
 # %% [markdown] id="text-roles-text"
 # One sentence is an anecdote. So we take 300 sentences with another person between the subject and the last verb. For each
 # head we measure how much that verb takes from its subject, from the other person, from the word before it, and from
-# itself. If the other person *is* the word before, it counts as both. The code keeps the tables in `roles`.
+# itself. If the other person *is* the word before, it counts as both.
 
 # %% id="text-roles" tags=["hide-input", "not-compared:differs-by-processor"]
 # Figure: what each head takes at the last verb, mean of 300 sentences
@@ -883,6 +881,7 @@ def without(*heads):
 ex.predict("without_the_subject_head", "")
 
 # %% id="ablation-measured" tags=["atol:0.15"]
+# roles: the four tables above
 order = roles["its subject"].flatten().argsort(descending=True).tolist()
 by_subject = [(1 + n // 4, 1 + n % 4) for n in order]  # who looks most, first
 groups = {
@@ -1015,8 +1014,8 @@ prove("1, 1 and 36 of 72 heads give more than half to the token before, the toke
 
 # %% [markdown] id="claims"
 # In BERT itself, researchers found heads that follow single grammatical relations, or look from a pronoun to its noun.
-# Most heads can be removed one at a time with hardly any loss. A fifth of a translator's heads, and two fifths of a
-# BERT's, could be removed together without much harm. Beyond that, quality fell sharply.
+# Most heads can be removed one at a time with hardly any loss. A fifth of a translator's heads, and two fifths of a BERT's,
+# could be removed together without much harm. Beyond that, quality fell sharply.
 #
 # <details><summary>Evidence: each finding with its source</summary>
 #
@@ -1042,7 +1041,7 @@ prove("1, 1 and 36 of 72 heads give more than half to the token before, the toke
 # %% [markdown] id="induction"
 # ## 6 Two heads that work together
 #
-# Here is a pair of heads whose work is well understood. Read this text:
+# Read this text:
 #
 # > K Q B Z R M K …
 #
@@ -1120,14 +1119,14 @@ for name, share in zip(names, (x @ answer)[-1].tolist(), strict=True):
     print(f"{name:6} {share:.2f}")
 
 # %% [markdown] id="induction-list-says"
-# With one earlier *milk*, the answer would be the word that followed it. With two, the second head finds two notes and shares its
-# weight between them, so both words get one half.
+# With one earlier *milk*, the answer would be the word that followed it. With two, the second head finds two notes and
+# shares its weight between them, so both words get one half.
 #
 # ### 6.2 Does training find it?
 #
-# Our model has attention layers and no feed-forward networks, so nothing else can do the work. Each training text is
-# about five people, who come again and again in random order. Their first names and family names are single letters. A
-# text may begin with K Q, B Z, K Q, R M, B Z. When K comes again, the next letter must be Q.
+# Our model has attention layers and no feed-forward networks, so nothing else can do the work. Each training text
+# names five people again and again, in random order. Their first names and family names are single letters. A text may
+# begin with K Q, B Z, K Q, R M, B Z. When K comes again, the next letter must be Q.
 
 
 # %% id="induction-model"
@@ -1242,10 +1241,10 @@ show(
 
 # %% [markdown] id="induction-map-text"
 # Two layers nearly always name the right letter. Their loss is not 0 because they are not sure of it: a loss of 0.5 means
-# that the right letter gets a probability of about e^-0.5, or 0.6.
+# that the right letter gets a probability of about $e^{-0.5}$, or 0.6.
 #
 # Does the trained model look where yours does? Here is the better head of layer 2, on a short text with three people: KQ,
-# BZ and RM. Find the row of the last K. A letter that is new has no earlier copy, and its weights have to go somewhere.
+# BZ and RM. Find the row of the last K. Ignore the rows of new letters, which have no earlier copy.
 
 # %% id="induction-map" tags=["hide-input", "picture:10"]
 # Figure: the induction head on one text
@@ -1296,8 +1295,8 @@ prove(
 )
 
 # %% [markdown] id="induction-says"
-# With each of the five seeds, two layers end far below the rival that counts letters, and one layer ends near it. So
-# here it takes two layers.
+# With all five seeds, two layers end far below the rival that counts letters, and one layer ends near it. So here it
+# takes two layers.
 #
 # <details><summary>Evidence: is it a phase change? And a third rival, which knows less</summary>
 #

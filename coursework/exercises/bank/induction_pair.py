@@ -143,10 +143,10 @@ notes.
 | first | one position back | to the note |
 | second | where its own letter is noted | to the answer |
 
-A head should give at least 0.95 of its weight to where it looks. As above, multiply `position` by a shift, and a query
-by 50. If a letter came several times before, the second head shares its weight among the positions right after. If the
-letter is new, the second head may look anywhere. The first position may look anywhere, too, because each text begins
-with a start symbol that never recurs.""",
+As above, multiply `position` by a shift matrix, and queries by 50: a head should give at least 0.95 of its weight to
+where it looks. If a letter came several times before, the second head shares its weight among the positions right
+after those. If the letter is new, the second head may look anywhere. The first position may look anywhere, too, because
+each text begins with a start symbol that never recurs.""",
     why="The pair continues texts that it has never seen, and you know what each number in it does.",
     difficulty=4,
     minutes=20,
