@@ -1087,10 +1087,10 @@ for factor in (1, 50):
     W_q, W_k = factor * position @ shift, position
     scores = (x @ W_q) @ (x @ W_k).T / math.sqrt(6)
     shares = scores.softmax(-1)[5].tolist()
-    print(f"factor {factor:2}, weights of position 5:", *(f"{share:.2f}" for share in shares))
+    print(f"factor {factor:2}, position 5:", *(f"{share:.2f}" for share in shares))
 
 # %% [markdown] id="shift-by-hand-says"
-# Position 5 should look at position 3. With factor 1, a match scores 1 / √6 and everything else 0, and after softmax the
+# The printed weights are those of position 5, which should look at position 3. With factor 1, a match scores 1 / √6 and everything else 0, and after softmax the
 # difference is small. With factor 50, the head looks at one position only. Your two heads need such a factor, too.
 
 # %% exercise="induction_pair"
@@ -1137,9 +1137,8 @@ class AttentionOnly(nn.Module):
         self.position = nn.Parameter(torch.randn(places, d_model))
         layers = [MultiHeadAttention(d_model, 2, bias=False) for _ in range(n_layers)]
         self.layers = nn.ModuleList(layers)
-        # LayerNorm brings each vector to mean 0 and the same spread (chapter 4)
         self.norms = nn.ModuleList(nn.LayerNorm(d_model) for _ in layers)
-        self.last_norm = nn.LayerNorm(d_model)
+        self.last_norm = nn.LayerNorm(d_model)  # mean 0, same spread: chapter 4
         self.answer = nn.Linear(d_model, letters, bias=False)
 
     def forward(self, letters):
