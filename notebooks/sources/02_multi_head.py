@@ -1,17 +1,16 @@
 # %% [markdown] id="title"
 # # 2 Multi-head attention
 #
-# In chapter 1 a word collected a weighted average of what other words offered. Here you see what one average loses, and
-# how several attentions side by side keep it. At the end you have a layer, with your own split and merge, that gives the
-# same numbers as PyTorch's. You will have silenced heads of a trained model, and set two heads by hand that find the next
-# word of a list you type.
+# In chapter 1 a word collected a weighted average of what other words offered. This chapter shows what one average
+# loses, and how several attentions side by side keep it. At the end you have a layer, with your own split and merge, that
+# gives the same numbers as PyTorch's. You will have silenced heads of a trained model, and set two heads by hand that
+# find the next word of a list you type.
 #
 # You need chapter 1. The chapter takes about {minutes} minutes, nearly half
 # of them for its nine exercises. After sections 3, 4 and 5 there are good places to stop.
 
 # %% id="imports" tags=["hide-input"]
 # Imports, and settings so that the numbers come out nearly the same in every run
-import contextlib
 import copy
 import functools
 import itertools
@@ -25,7 +24,7 @@ import torch.nn.functional as F
 from IPython.display import HTML, display
 from torch import nn
 
-from course_lib import masks, testing
+from course_lib import testing
 from course_lib.attention import record_weights
 from course_lib.attention import scaled_dot_product_attention as sdpa
 from course_lib.cache import KVCache
@@ -58,7 +57,7 @@ drawings.whole_transformer(here=2).show()
 #
 # Attention gives it one average. Let the value of *queen* be (1, 0) and that of *boy* (0, 1). If *sees* gives both the
 # same weight, it gets (0.5, 0.5). In *boy sees queen* the values and the weights are the same, and so is the average.
-# The two sentences mean different things, and at the word *sees* the difference is gone.
+# The two sentences mean different things, and *sees* cannot tell them apart.
 
 # %% id="why-drawn" tags=["hide-input"]
 # Drawing: one average against two
@@ -72,15 +71,13 @@ for first, second in ((queen, boy), (boy, queen)):
 
 # %% [markdown] id="why-two"
 # The way out is to let the word look twice. One attention looks for who sees and gets (1, 0). Another, with queries,
-# keys and values of its own, looks for who is seen and gets (0, 1). The two results are laid side by side, so nothing is
-# lost; their average would again be (0.5, 0.5). Each of these attentions is called a **head**, and all of them together
-# are **multi-head attention**.
+# keys and values of its own, looks for who is seen and gets (0, 1). We lay the two results side by side, so nothing is
+# lost. Each of these attentions is called a **head**, and all of them together are **multi-head attention**.
 #
-# Could *sees* not give unequal weights, say 0.7 to who sees and 0.3 to who is seen? Then the averages do differ. But
-# suppose that the language has a third word, *girl*. In *queen sees boy*, *queen* has 0.7, *boy* 0.3 and *girl* 0. To
-# name who is seen, a linear map turns these weights into points, and the word with most points wins. For *boy* to beat
-# *queen*, less weight must mean more points: say -0.7, -0.3 and 0. But then *girl* wins. Does training find a way around
-# this?
+# Couldn't *sees* give unequal weights, say 0.7 to who sees and 0.3 to who is seen? Then the two averages do differ. But a
+# linear map that treats all words alike can favour either large weights or small ones. To name who is seen, it must prefer
+# 0.3 to 0.7, so it favours small ones. Then the winner is *girl*, a word that is not in the sentence at all and has weight
+# 0. Does training find a way around this?
 
 # %% [markdown] id="two-places-question"
 # ### 1.1 The same, measured
@@ -93,9 +90,8 @@ for first, second in ((queen, boy), (boy, queen)):
 drawings.two_places_task().show()
 
 # %% [markdown] id="two-places-rules"
-# The model is a single attention layer. Where a position looks depends only on the positions, and what it finds there
-# depends only on the letters. One linear map reads off both answers. We train it with one head of width 32, and again
-# with two heads of width 16, so both models have the same number of parameters.
+# The model is a single attention layer, and one linear map reads off both answers. We train it with one head of width 32,
+# and again with two heads of width 16, so both models have the same number of parameters.
 #
 # **Predict.** A blind guess is right one time in twelve, 0.08. How often will one head be right in each of the two
 # questions? Write your guess between the quotes. It is saved, not graded.
@@ -107,7 +103,10 @@ ex.predict("one_head_two_questions", "")
 # %% id="two-places-model" tags=["hide-input"]
 # The model, its task, and its training
 class TwoPlaces(nn.Module):
-    """Names the letters one and three positions back: letters (B, T) -> scores (B, T, 2, V)."""
+    """Names the letters one and three positions back: letters (B, T) -> scores (B, T, 2, V).
+
+    Where a position looks depends only on the positions, and what it finds there only on the letters.
+    """
 
     def __init__(self, n_heads, V=12, T=16, D=32):
         super().__init__()
@@ -154,9 +153,9 @@ for n_heads, model in trained.items():
     print(f"   right: one back {right[0]:.2f}, three back {right[1]:.2f}")
 
 # %% [markdown] id="two-places-look"
-# One head answers one question and is mostly wrong on the other. Two heads answer both. Where do they look? Each map
-# has a row for each position that looks and a column for each position that is looked at. Ignore rows 0 to 2: they have
-# no letter three back, and so they were not trained.
+# One head answers one question and is mostly wrong on the other. Two heads answer both. Where do they look? A *weight
+# map* has a row for each position that looks and a column for each position that is looked at. Ignore rows 0 to 2. They
+# have no letter three back, so they were not trained.
 
 # %% id="two-places-figure" tags=["hide-input", "not-compared:differs-by-processor"]
 # Figure: where one head looks, and where two heads look
@@ -185,20 +184,22 @@ title = "Asked for the letter three back, what does the one head answer?"
 display(HTML(f"<details><summary>{title}</summary><p>{why}</p></details>"))
 
 # %% [markdown] id="two-places-record"
-# The two diagonals of the one head are nearly equally dark, but a small lead is enough: the letter one back, with a little
-# more weight nearly everywhere, wins in both questions.
+# The two diagonals of the single head are nearly equally dark. But the position one back gets a little more weight nearly
+# everywhere, and this small lead lets its letter win both questions.
 #
-# Was this bad luck, or too little time? The figure shows five trainings of each kind, with different *seeds*, the
-# numbers from which random choices begin. In one setting, training went on five times as long.
+# Was this bad luck, or too little time? Here are five training runs of each kind, with different *seeds*, the numbers from
+# which random choices begin. One row has five times as many steps, and another has eight heads.
 
 # %% id="two-places-seeds" tags=["hide-input"]
 # Figure: the worse of the two answers, five seeds, recorded
 two_places = claim("two_places")
+fig = two_places.figure("worse answer")
+fig.axes[0].set_yticks(range(len(two_places.arms)), list(two_places.arms)[::-1])
 show(
-    two_places.figure("worse answer"),
+    fig,
     alt=two_places.alt("worse answer"),
-    caption="How often the worse of the two answers is right. With one head it stays below a third, even after "
-    f"five times as many steps. Recorded by {two_places.command}.",
+    caption="How often the worse of the two answers is right, a dot for each run. With one head it stays below a third, even "
+    "after five times as many steps.",
 )
 lines = []
 for arm in two_places.arms:
@@ -208,6 +209,7 @@ lines.append("one head and a network, its weights, seed by seed")
 for where in ("one back", "three back"):
     weights = two_places.values("one head and a network", f"on {where}")
     lines.append(f"   on {where:<11} " + " ".join(f"{weight:.2f}" for weight in weights))
+lines.append(f"each at the best of three learning rates; recorded by {two_places.command}")
 display(HTML(f"<details><summary>The numbers</summary><pre>{chr(10).join(lines)}</pre></details>"))
 prove(
     "one head: at most one of two questions, whatever the seed", two_places.range("one head", "worse answer")[1] < 0.4
@@ -216,16 +218,14 @@ prove("two heads: both, whatever the seed", two_places.range("two heads", "worse
 
 # %% [markdown] id="two-places-argument"
 # Longer training helps one head little. In the last row a small non-linear network stands between the head and the
-# answers, and now one head can do it: it gives one position clearly more weight than the other, and the network can tell
+# answers, and now one head can do it. It gives one position clearly more weight than the other, and the network can tell
 # the stronger part from the weaker one.
 
 # %% [markdown] id="two-places-says"
 # **One head gives one average. Several heads keep several things apart, and nothing afterwards has to untangle them.**
 #
-# > **You will read that** different heads learn different things.
-#
-# Nothing in the formula makes them. We trained two heads again, with *one back* as both questions. Both came to look one
-# back, in five trainings of five.
+# Do different heads learn different things, then? Nothing in the formula makes them. We trained two heads again, with *one
+# back* as both questions. Both came to look one back, in all five training runs.
 
 # %% id="two-places-differ" tags=["hide-input", "not-compared:differs-by-processor"]
 # Evidence: how far heads move apart, five seeds
@@ -255,7 +255,7 @@ display(
 # %% [markdown] id="build"
 # ## 2 Split, attend, merge
 #
-# Each head needs three linear maps of its own, for queries, keys and values. In the letters of the paper (Vaswani et al.
+# Each head needs three linear maps of its own, for queries, keys and values. In the paper's notation (Vaswani et al.
 # 2017, section 3.2.2):
 #
 # $$\mathrm{head}_i = \mathrm{Attention}(X W_i^Q, X W_i^K, X W_i^V) \qquad
@@ -265,7 +265,7 @@ display(
 # the attention of chapter 1. The square brackets lay the outputs of all heads side by side. One more matrix, the *output
 # matrix* $W^O$, maps them back to the width of a token.
 #
-# How wide is a head? At full width, eight heads would cost eight times as much as one. The paper divides the width
+# How wide is a head? Eight heads of full width would cost eight times as much as one, so the paper divides the width
 # among them. From here on we use these letters for shapes:
 #
 # | letter | what it counts | `course_lib` calls it |
@@ -277,7 +277,7 @@ display(
 # | **E** | numbers in the vector of one head, mostly D / H | `d_head` |
 # | **E'** | numbers in a value, where they may differ from E | |
 #
-# First, the formula written literally, as a loop. In it, `sdpa` is the attention of chapter 1, short for *scaled dot-product
+# First, the formula as a plain loop. In it, `sdpa` is the attention of chapter 1, short for *scaled dot-product
 # attention*. The sizes 2, 5, 3 and 7 are different primes on purpose: if we mix up two axes, PyTorch often complains.
 
 # %% id="loop-over-heads"
@@ -305,22 +305,20 @@ print("in", tuple(x.shape), " out", tuple(by_loop.shape))
 # ### 2.1 Split
 #
 # The loop is right but slow: it makes many small products where one large product would do. Write the query matrices of
-# all heads side by side, and you have one matrix with H · E columns. One product then gives the queries of all heads at
-# once. In each token's vector, the first E numbers belong to head 0, the next E to head 1, and so on.
+# all heads side by side, and you have one matrix with H · E columns. A single product then gives the queries of all
+# heads. In each token's vector, the first E numbers belong to head 0, the next E to head 1, and so on.
 #
-# What remains is to hand each head its own numbers. The attention of chapter 1 works on the last two axes, and does the
+# Now each head must get its own numbers. The attention of chapter 1 works on the last two axes, and does the
 # same for everything in front of them. So we bring the heads to the front, from (B, T, H · E) to (B, H, T, E). This is
 # called **splitting** the heads. The way back, after attention, is called **merging** them.
-#
-# In the drawing, two tokens of six numbers are cut into three heads of two.
 
 # %% id="split-drawn" tags=["hide-input"]
 # Drawing: split and merge, with numbers
 drawings.split_into_heads().show()
 
 # %% [markdown] id="split-question"
-# Here are the same numbers as a tensor. Someone in a hurry sees that (1, 2, 6) and (1, 3, 2, 2) hold equally many
-# numbers, and turns the one straight into the other with `view`, which keeps the order in memory.
+# Here are the same numbers as a tensor. The shapes (1, 2, 6) and (1, 3, 2, 2) hold equally many numbers. Someone in a
+# hurry turns the first straight into the second with `view`, which keeps the order in memory.
 #
 # **Predict.** Which numbers does head 0 get then?
 
@@ -337,8 +335,8 @@ print("head 0 holds", hurried[0, 0].tolist())
 drawings.split_into_heads(straight=True).show()
 
 # %% [markdown] id="split-says"
-# The shape is right and the content is wrong. Head 0 consists of two pieces of token 0, so it compares a token with
-# itself and never sees the other one. Nothing warns you: the program runs, and it even trains.
+# The shape is right and the content is wrong. Head 0 holds two pieces of token 0, so it compares this token with
+# itself and never sees token 1. Nothing warns you: the program runs, and it even trains.
 #
 # So take two steps: first cut each token's vector, which gives (B, T, H, E), then exchange two axes.
 
@@ -359,15 +357,12 @@ print("split_heads gives each head its own numbers:", tuple(split_heads(wide, H)
 # %% [markdown] id="merge"
 # ### 2.2 Merge
 #
-# After attention the results of the heads must stand side by side again. In the drawing you walk from right to left,
-# with the same two steps in the opposite order.
+# After attention, the results of all heads must stand side by side again. Read the drawing from right to left: you take
+# the same two steps in the opposite order.
 #
-# Exchanging two axes moves no number in memory; PyTorch only counts differently, and the tensor is no
-# longer *contiguous*. To join axes after that, the numbers often have to move. Then `view`, which never moves any, stops
-# with an error, and `reshape` makes a copy. If you forget the exchange, `reshape` scrambles the sentence, and no error
-# tells you.
-#
-# Below the exercise, `prove` checks your two functions. If the check fails, it stops the cell with an error.
+# Exchanging two axes moves no number in memory. PyTorch just steps through the same memory differently. If you then join
+# axes, `view` often stops with an error, because it never moves a number, while `reshape` makes a copy. If you forget the
+# exchange, `reshape` scrambles the sentence, and no error tells you.
 
 # %% exercise="merge_heads"
 
@@ -378,10 +373,10 @@ print("ok: merging undoes splitting")
 # %% [markdown] id="sum-of-heads"
 # ### 2.3 Each head adds its part
 #
-# What is the output matrix good for? Cut it into H blocks of E rows. Block 0 meets only the numbers of head 0, block 1
-# only those of head 1. So the output of the layer is a **sum**, with one part from each head. Does adding lose what lay
-# side by side? It need not. Each part first passes through its own rows, which can write it to a different place in the
-# token's vector; only then are the parts added.
+# What is the output matrix good for? Cut it into H blocks of E rows. Block 0 only ever multiplies head 0's numbers, block
+# 1 only head 1's. So the output of the layer is a **sum**, with one part from each head. Doesn't adding mix up what we
+# kept apart? It doesn't have to. Each part first passes through its own rows, which can write it to a different place in
+# the token's vector. Only then are the parts added.
 #
 # In a Transformer this sum is added to the *residual stream*, the vector that runs through all layers. Each head reads
 # from the stream and adds something to it.
@@ -400,19 +395,14 @@ prove("side by side, then W_O, is the sum of the heads' parts", same)
 print("ok: the output is the sum of the heads' parts")
 
 # %% [markdown] id="sum-of-heads-says"
-# Narrow heads have a price. A query or a key of one head holds only E numbers. Each is a weighted sum of the D numbers
-# of the token, and the factors of such a sum are called a *direction*. Say that E is 2, that one sum tells how much a
-# token is like a person, and the other how much it is like a verb. Then this head cannot tell *queen* from *king*.
-
-# %% id="sum-of-heads-rank" tags=["hide-input"]
-# Check: each head compares tokens in E directions
-ranks = {int(torch.linalg.matrix_rank(W_query[h] @ W_key[h].T)) for h in range(H)}
-prove("a narrow head compares tokens in E directions, not in D", ranks == {E})
-print(f"directions in which each head compares: {ranks.pop()} of {D}")
+# Narrow heads have a price. Say that E is 2. Then a query or a key holds two numbers. If the first tells how much a token
+# is like a person, and the second how much it is like a verb, this head cannot tell *queen* from *king*. Each of the two
+# numbers is a weighted sum of the token's D numbers. The factors of such a sum are called a *direction*, so a head
+# compares tokens in only E directions.
 
 # %% [markdown] id="multi-head-text"
-# Now put the parts together: three products, split, attention, merge, and the output matrix. The attention inside may be your own from chapter 1, or PyTorch's `F.scaled_dot_product_attention`. A
-# mask with fewer axes than the scores is broadcast, as in chapter 1.
+# Now put the parts together: three products, split, attention, merge, and the output matrix. For the attention inside,
+# take your own from chapter 1, or PyTorch's `F.scaled_dot_product_attention`.
 
 # %% exercise="multi_head_attention"
 
@@ -426,8 +416,8 @@ print("ok: all heads at once equal the loop")
 # %% [markdown] id="layer"
 # ## 3 The layer
 #
-# A layer for a model is the same function with its four matrices kept in one place, as linear maps with biases. Read
-# the drawing from bottom to top, then the code: first the attention inside, where `key.mT` exchanges the last two axes.
+# A layer for a model is the same function with its four matrices kept in one place, as linear maps with biases. Read the
+# drawing from bottom to top, then the code. The attention inside comes first; `key.mT` exchanges the last two axes.
 
 # %% id="layer-drawn" tags=["hide-input"]
 # Drawing: the layer, with the shape on each line
@@ -444,11 +434,8 @@ def attend(query, key, value, mask=None):
 
 
 # %% [markdown] id="layer-text"
-# We divide by the root of E, the width of a head: the dot product of a query and a key is here a
-# sum of E products.
-#
-# The argument `context` holds the tokens that are looked at, which may belong to another sequence. If none
-# are given, the tokens look at one another.
+# We divide by the root of E, the width of a head, because the dot product of a query and a key is a sum of E products.
+# The argument `context` holds the tokens that are looked at, if they belong to another sequence.
 
 
 # %% id="layer-code"
@@ -473,34 +460,18 @@ class MultiHead(nn.Module):
 # In the paper, 8 heads of 64 numbers make a width of 512. The library's `MultiHeadAttention` is the same layer with more
 # checks.
 
-# %% id="layer-shapes" tags=["hide-input"]
-# Shapes: four sentences, eight heads; and a width that cannot be cut
-layer = MultiHead(512, 8)
-output = layer(torch.randn(4, 20, 512))  # four sentences of 20 tokens
-print("out", tuple(output.shape))
-for width, length in ((512, 20), (64, 10)):  # eight heads of 64, and of 8
-    library_layer = MultiHeadAttention(width, 8)
-    with record_weights(library_layer) as maps:
-        library_layer(torch.randn(4, length, width))
-    (weights,) = maps.values()
-    print(f"width {width}, {length} tokens: weights", tuple(weights.shape))
-try:
-    MultiHead(10, 3)
-except ValueError as error:
-    print("refused:", error)
-
 # %% exercise="head_parameters"
 
 # %% [markdown] id="parity"
 # ### 3.1 Equal to PyTorch's
 #
-# PyTorch has this layer as `nn.MultiheadAttention`. If ours is right, it must give the same numbers with the same
-# parameters, and the same *gradients*, which say how training would change each parameter. PyTorch stacks the three
-# input maps into one tall matrix, `in_proj_weight`, so we cut it in three. `assert_equivalent` runs both layers, compares
-# outputs and gradients, and returns the largest differences.
+# PyTorch has this layer as `nn.MultiheadAttention`. With the same parameters, ours must give the same numbers, and the
+# same *gradients*, which say how training would change each parameter. `copy_from_torch`, folded here, copies the
+# parameters. `assert_equivalent` runs both layers and returns the largest differences.
 
 
-# %% id="copy-from-torch"
+# %% id="copy-from-torch" tags=["hide-input"]
+# Helper: copy the parameters of PyTorch's layer into ours
 @torch.no_grad()
 def copy_from_torch(ours, theirs):
     weights = [*theirs.in_proj_weight.chunk(3), theirs.out_proj.weight]
@@ -522,7 +493,7 @@ prove("the same in cross-attention, 5 tokens looking at 11", max(gaps) < 1e-5)
 print("ok: equal to PyTorch's, in cross-attention too")
 
 # %% id="parity-to-torch" tags=["hide-input"]
-# Check: the other way round, from a layer of the library to PyTorch, with the maps of each head
+# Checks: from the library to PyTorch, shapes, and what is refused
 attention = MultiHeadAttention(D, H)
 parts = (attention.query, attention.key, attention.value)
 back = nn.MultiheadAttention(D, H, batch_first=True)
@@ -540,57 +511,50 @@ with record_weights(attention) as maps:
     attention(x)
 _, their_maps = back(x, x, x, average_attn_weights=False)
 prove("the maps of every head are equal too", torch.allclose(next(iter(maps.values())), their_maps, atol=1e-6))
-print("equal the other way round, too, with the maps of every head")
+paper = MultiHeadAttention(512, 8)
+for shape in ((4, 20, 512), (4, 10, 512)):  # four sentences of 20 tokens, and of 10
+    with record_weights(paper) as maps:
+        prove("eight heads: the output is shaped like the input", paper(torch.randn(shape)).shape == shape)
+    prove("each head has a map of its own", next(iter(maps.values())).shape == (4, 8, shape[1], shape[1]))
+
+
+def refuses(call):
+    try:
+        call()
+    except ValueError:
+        return True
+    return False
+
+
+prove("a width of 10 cannot be cut into 3 heads", refuses(lambda: MultiHead(10, 3)))
+full = torch.ones(3, 5, 5, dtype=torch.bool)  # (B, T, S), three sentences for three heads
+prove("the library refuses a mask of three axes", refuses(lambda: attention(torch.randn(3, 5, D), mask=full)))
+prove("plain PyTorch takes it", torch.zeros(3, H, 5, 5).masked_fill(~full, -math.inf).shape == (3, H, 5, 5))
 
 # %% [markdown] id="masks"
 # ### 3.2 Masks for several heads
 #
-# The scores now have four axes, (B, H, T, S), and broadcasting lines up the shapes *from the right*. So a *causal* mask
-# fits as it is, with its shape (T, S), and a *padding* mask fits as (B, 1, 1, S).
+# The scores now have four axes, (B, H, T, S), and broadcasting lines shapes up *from the right*. So a *causal* mask fits
+# as it is, with its shape (T, S), and a *padding* mask fits as (B, 1, 1, S). If each head gets a mask of its own, so that
+# one may look only nearby and another everywhere, the mask has shape (1, H, T, S).
 #
-# A full mask for each sentence, in shape (B, T, S), is where it goes wrong. Line it up from the right.
+# The trap is a full mask for each sentence, in shape (B, T, S).
 
 # %% id="mask-drawn" tags=["hide-input"]
 # Drawing: which axis of the mask meets which axis of the scores
 drawings.mask_axes().show()
 
 # %% [markdown] id="mask-text"
-# The mask's axis of sentences meets the scores' axis of heads. If the two lengths differ and neither is 1, PyTorch
-# stops with an error, and you are safe. But with as many sentences as heads, there is no error. Here are three sentences
-# and three heads, each mask tried in plain PyTorch and in the library.
-
-# %% id="mask-shapes-tried" tags=["hide-input"]
-# Four masks tried, with three sentences and three heads
-real = torch.arange(5) < torch.tensor([5, 3, 2])[:, None]  # (B, S): three sentences
-shapes = {
-    "(T, S)": masks.causal_mask(5),
-    "(B, 1, 1, S)": real[:, None, None],
-    "(B, S)": real,
-    "(B, T, S)": real[:, None].expand(3, 5, 5),
-}
-three = torch.randn(3, 5, D)
-for name, mask in shapes.items():
-    plain, library = "error", "refuses"
-    with contextlib.suppress(RuntimeError):
-        torch.zeros(3, H, 5, 5).masked_fill(~mask, -math.inf)
-        plain = "runs"
-    with contextlib.suppress(ValueError):
-        attention(three, mask=mask)
-        library = "runs"
-    print(f"{name:>13}: plain PyTorch {plain}, the library {library}")
-
-# %% [markdown] id="mask-says"
-# In the last row, plain PyTorch takes the mask of sentence 1 and uses it in *head* 1 of all sentences. The library
-# refuses every mask of three axes. If each head is meant to have a mask of its own, write it with all four axes, (1, H,
-# T, S).
+# With as many sentences as heads, plain PyTorch uses sentence 1's mask in *head* 1 of all sentences, and no error tells
+# you. The library refuses every mask of three axes.
 #
 # <details><summary>Two more traps</summary>
 #
 # Nobody notices a padding mask left in shape (B, S) if there happen to be as many sentences as tokens: it looks like a
 # mask of shape (T, S).
 #
-# Unless you say `average_attn_weights=False`, PyTorch's layer returns the average of the maps of all heads. An average may
-# show a pattern that no single head has.
+# Unless you say `average_attn_weights=False`, PyTorch's layer returns the average of the weight maps of all heads. An
+# average may show a pattern that no single head has.
 #
 # </details>
 
@@ -599,16 +563,17 @@ for name, mask in shapes.items():
 # %% [markdown] id="cost"
 # So a mask for each sentence has to be (B, 1, T, S).
 #
-# A good place to stop: you can split, attend and merge, and the layer gives the same numbers as PyTorch's.
+# A good place to stop: you have written split, merge and multi-head attention, and a layer made of your parts gives the
+# same numbers as PyTorch's.
 #
 # ## 4 What heads cost
 #
-# Sixteen heads have as many parameters as eight. Each of the four maps goes from D numbers to H · E = D numbers, with a
-# matrix of D² numbers and D biases. That makes 4 (D² + D), and there is no H in it. What about the work, and the memory?
+# Sixteen heads have as many parameters as eight. Each of the four linear maps goes from D numbers to H · E = D numbers,
+# with a matrix of D² numbers and D biases. That makes 4 (D² + D), without any H. What about the work, and the memory?
 #
 # **Predict.** Take a width of 256 and 512 tokens, and go from 1 head to 8. How does the number of multiplications and
-# additions in the matrix products change? And how does the memory for the maps of attention weights change, if each of
-# their T × S numbers takes four bytes?
+# additions in the matrix products change? And how does the memory for the weight maps change, if each of their T × S
+# numbers takes four bytes?
 
 # %% id="cost-guess"
 ex.predict("cost_of_heads", "")
@@ -629,19 +594,19 @@ for n_heads in (1, 8, 32):
 costs = {
     "parameters (thousand)": [4 * (width * width + width) / 1e3] * 3,
     "operations (million)": [flops / 1e6] * 3,
-    "maps (MiB)": [size / 2**20 for size in counted.values()],
+    "weight maps (MiB)": [size / 2**20 for size in counted.values()],
 }
 show(
     panels(bars, [str(n) for n in counted], costs, share="", colours=palette.query, xlabel="heads", size=(7.5, 2.5)),
     alt="Three bar charts for 1, 8 and 32 heads at width 256 and 512 tokens. Parameters and operations are the same in "
-    "all three; the memory of the maps grows from 1 to 8 to 32 MiB.",
+    "all three; the memory of the weight maps grows from 1 to 8 to 32 MiB.",
     caption="At equal width, extra heads add no parameters, and no operations to the matrix products. The memory of the "
-    "maps grows with the number of heads.",
+    "weight maps grows with the number of heads.",
 )
 
 # %% [markdown] id="cost-says"
 # The matrix products cost the same, because each head works on fewer numbers. Only scaling and softmax, which treat every
-# score of every head, have more to do.
+# score of every head, have more to do. But H heads have H weight maps, and the memory grows with them.
 #
 # <details><summary>How the operations are counted</summary>
 #
@@ -652,11 +617,9 @@ show(
 #
 # </details>
 #
-# But H heads have H maps, and the memory grows with them.
-#
 # Then why not hundreds of heads? Each gets narrower and compares in fewer directions. The [lab on
-# heads](labs/02_heads.ipynb) trains a model of width 64 to read English prose, with 1, 4 or 16 heads in each layer and
-# five seeds. This is its loss on text that was held out.
+# heads](labs/02_heads.ipynb) trains a model of two layers and width 64 to read English prose, with 1, 4 or 16 heads in
+# each layer and five seeds. This is its loss on text that was held out.
 
 # %% id="cost-better" tags=["hide-input"]
 # Record: the loss with 1, 4 and 16 heads at equal width, five seeds
@@ -669,16 +632,17 @@ prove(
 )
 
 # %% [markdown] id="cost-better-says"
-# One head and four heads are alike, and sixteen heads, of four numbers each, are worse with each of the five seeds. In
-# the lab's longer trial, four heads came first, sixteen second and one head last. In both trials sixteen did worse than
-# four: more heads are not better by themselves, and how many are best, you have to try.
+# Sixteen heads, of four numbers each, are worse than four with each of the five seeds. But how can one head be as good as
+# four? Section 1 gave a hint: one head did well once a network followed it. This model has a network after each attention,
+# and its second layer can look somewhere else than its first. In the lab's longer trial one head did fall behind, and four
+# heads still beat sixteen. How many are best, you have to try.
 
 # %% [markdown] id="grouped"
 # ### 4.1 Heads that share
 #
-# When a model writes, it keeps the keys and values of all earlier tokens in a *cache*. A
-# model that talks with many people needs a cache for each. The cache gets smaller with fewer heads *of keys and values*.
-# Queries are not kept, so there may be as many query heads as before.
+# When a model writes, it keeps the keys and values of all earlier tokens in a *cache*, which takes up a lot of memory. Queries
+# are not kept, because only the newest token asks; the earlier ones are only looked at. So the cache gets smaller with
+# fewer heads *of keys and values*, and the query heads can all stay.
 #
 # - **Multi-query attention** (Shazeer 2019): all query heads share one head of keys and values.
 # - **Grouped-query attention** (Ainslie et al. 2023): they form G groups, and each group shares one.
@@ -687,14 +651,10 @@ prove(
 # Drawing: full, grouped and multi-query attention
 drawings.shared_heads().show()
 
-# %% [markdown] id="grouped-who"
-# Llama 3 8B has 32 query heads in 8 groups. In the drawing, neighbours share: heads 0 and 1 read the first key head,
-# heads 2 and 3 the second.
-
 # %% exercise="grouped_query_attention"
 
 # %% [markdown] id="grouped-formula"
-# How much does that save? With 2 for a key and a value, the cache of one sequence takes
+# How much does that save? Each token leaves a key and a value in each group and layer, so one text takes
 #
 # $$\mathrm{bytes} = 2 \cdot \mathrm{layers} \cdot G \cdot E \cdot \mathrm{tokens} \cdot \text{bytes of a number}$$
 #
@@ -703,7 +663,7 @@ drawings.shared_heads().show()
 # %% exercise="grouped_cache_bytes"
 
 # %% id="grouped-equal" tags=["hide-input"]
-# Checks: yours equals PyTorch's; grouped heads are full heads whose matrices repeat; the cache, its size and its steps
+# Checks: yours against PyTorch's, against full heads, and with a cache
 query = torch.randn(2, 6, 5, 7)  # H = 6
 key, value = torch.randn(2, 3, 11, 7), torch.randn(2, 3, 11, 7)  # G = 3
 kernel = functools.partial(F.scaled_dot_product_attention, enable_gqa=True)
@@ -734,18 +694,16 @@ for G in (8, 4, 2, 1):
 testing.assert_cache_consistent(lambda x: few(x, causal=True), step_by_step, torch.randn(2, 7, 64))
 
 # %% [markdown] id="grouped-says"
-# What does it cost? Full heads can do all that grouped heads can, with key and value matrices that repeat, so grouping
-# only restricts. The sources report a small loss in quality. Sharing also saves parameters, as the key and value maps get
-# narrower. It does not save scores: each query head still compares with every token.
+# What does it cost? The papers report a small loss in quality. Sharing also saves parameters, as the key and value maps
+# get narrower. It does not save scores: each query head still compares with every token.
 #
-# A good place to stop: you know what heads cost, and how models save on their cache.
+# A good place to stop: you know what heads cost, and you have written the sharing that cuts Llama's cache to a quarter.
 
 # %% [markdown] id="roles"
 # ## 5 What heads do
 #
-# What do heads look at in sentences?
-# We train a small language model on the English of the overview, in which somebody sees, hears or paints somebody. It
-# has two layers of four heads; in the code it is called `reader`. To end *the queen near the king paints …* with
+# What do heads look at in sentences? We train a small language model, `reader`, on the English of the overview, in which
+# somebody sees, hears or paints somebody. It has two layers of four heads. To end *the queen near the king paints …* with
 # *herself*, and not with *himself*, it has to find out who the subject is.
 
 # %% id="english-model" tags=["hide-input"]
@@ -778,9 +736,8 @@ def maps_of(words):
 
 
 # %% [markdown] id="text-maps-text"
-# Each cell of these maps says how much the word of its row takes from the word of its column. In this section layers and heads both
-# count from 1, in the figures and in the code: L2 H4 is head 4 of layer 2. Is there a head in which *paints* looks at
-# *queen*?
+# Each square of these weight maps says how much the word of its row takes from the word of its column. In this section
+# layers and heads count from 1: L2 H4 is head 4 of layer 2. Is there a head in which *paints* looks at *queen*?
 
 
 # %% id="text-maps" tags=["hide-input", "not-compared:differs-by-processor"]
@@ -815,7 +772,7 @@ show(
 # Below are all eight heads.
 
 # %% id="text-explore" tags=["hide-input", "not-compared:differs-by-processor"]
-# Explorer: all eight heads on the sentence, and what each word takes from the others
+# Explorer: what each word takes from the others, in all eight heads
 names = [f"L{layer} H{h}" for layer, h in itertools.product((1, 2), range(1, 5))]
 HeadExplorer(
     sentence_maps.flatten(0, 1),
@@ -828,9 +785,9 @@ HeadExplorer(
 )
 
 # %% [markdown] id="text-roles-text"
-# One sentence is an anecdote. So we take 300 sentences with another person between the subject and the verb, and measure
-# in each head how much the last verb takes from its subject, from the other person, from the word before it, and from
-# itself. Sometimes the other person *is* the word before, and then counts as both. The code keeps the tables in `roles`.
+# One sentence is an anecdote. So we take 300 sentences with another person between the subject and the last verb. For each
+# head we measure how much that verb takes from its subject, from the other person, from the word before it, and from
+# itself. If the other person *is* the word before, it counts as both.
 
 # %% id="text-roles" tags=["hide-input", "not-compared:differs-by-processor"]
 # Figure: what each head takes at the last verb, mean of 300 sentences
@@ -894,12 +851,12 @@ def right(model):
 # %% [markdown] id="ablation-text"
 # ### 5.1 Does the model need that head?
 #
-# One head looks at the subject more than any other does, exactly where the model has to choose between *herself*,
-# *himself* and *themselves*. So that is the head that finds the subject. Or is it?
+# One head looks at the subject more than any other does, just where the model has to choose between *herself*, *himself*
+# and *themselves*. So that is the head that finds the subject. Or is it?
 #
-# A map shows where a head looks, not whether the model uses what it finds. So silence the head and see what breaks. This
-# is called *ablation*. A head reaches the stream only through its own rows of the output matrix (section 2.3). Note that
-# PyTorch stores this matrix transposed.
+# A weight map shows where a head looks, not whether the model uses what it finds. So silence the head and see what
+# breaks. This is called *ablation*. A head reaches the stream only through its own rows of the output matrix (section
+# 2.3). PyTorch stores this matrix transposed, and your function counts heads from 0.
 
 # %% exercise="silence_head"
 
@@ -909,14 +866,14 @@ def without(*heads):
     """A copy of the model with silent heads; (2, 4) is L2 H4."""
     changed = copy.deepcopy(reader)
     for layer, head in heads:
-        block = changed.decoder.layers[layer - 1]  # lists count from 0
+        block = changed.decoder.layers[layer - 1]  # Python counts from 0
         block.self_attention = silence_head(block.self_attention, head - 1)
     return changed
 
 
 # %% [markdown] id="ablation-question"
 # **Predict.** With all heads the model nearly always chooses right. Someone who knows only the verb is right about
-# three times in four: after *paint* only *themselves* can follow, and after *paints* one has to guess between *herself*
+# three times in four: after *paint* only *themselves* can follow, and after *paints* you have to guess between *herself*
 # and *himself*. How often will the model be right without the head that looks most at the subject? And without the
 # three heads that look most at it? Below, `right(model)` counts that.
 
@@ -924,6 +881,7 @@ def without(*heads):
 ex.predict("without_the_subject_head", "")
 
 # %% id="ablation-measured" tags=["atol:0.15"]
+# roles: the four tables above
 order = roles["its subject"].flatten().argsort(descending=True).tolist()
 by_subject = [(1 + n // 4, 1 + n % 4) for n in order]  # who looks most, first
 groups = {
@@ -936,8 +894,9 @@ for name, silent in groups.items():
     print(f"{name:34} {right(without(*silent)):.2f}")
 
 # %% [markdown] id="ablation-says"
-# It is a beautiful map, and the model does nearly as well without the head. Without the three that look most at the
-# subject it is not much better than someone who knows only the verb. Was this training an exception? Here are five.
+# It is a beautiful weight map, and the model hardly misses the head. Without the three heads that look most at the
+# subject, the model is not much better than someone who knows only the verb. Was this training an exception? Here are
+# five.
 
 # %% id="ablation-record" tags=["hide-input"]
 # Record: five seeds, what the heads look at, and what happens without them
@@ -984,14 +943,14 @@ by_seed = [english.values("trained", f"right without {what}") for what in ("the 
 prove("without all of layer 2 the model is right more often", all(a < b for a, b in zip(*by_seed, strict=True)))
 
 # %% [markdown] id="ablation-record-says"
-# In these five trainings the model could spare the head that looks most at the subject. That is not a law: in four more
-# trainings, only one could. Without the three heads that look most at the subject, all nine got worse, and worse than
-# without the three that look least. Four of the five in the table fall to about 0.8, close to the three in four of the
-# verb alone. With seed 3, the model answers *himself* in 274 of the 300 sentences, even after *paint*.
+# In all five runs the model could spare the head that looks most at the subject. That is not a law: of four more models,
+# only one could. Without the three heads that look most at the subject, all nine got worse, and worse than without the
+# three that look least. Four of the five in the table fall to about 0.8, close to the 0.75 you get from the verb alone.
+# With seed 3, the model answers *himself* in 274 of the 300 sentences, even after *paint*.
 #
-# **A map shows where a head looks. To learn what the model needs, make an experiment, and more than one.** Which
-# heads should go together? Rank them by something that
-# you can measure, as we did, and take the other end of the list as the control.
+# **A weight map shows where a head looks. To learn what the model needs, make an experiment, and more than one.** To
+# choose heads to silence together, rank them by something that you can measure, and take the other end of the list as the
+# control.
 #
 # <details><summary>Evidence: nine trainings, with single heads, groups and a whole layer taken away</summary>
 #
@@ -1027,8 +986,8 @@ prove("without all of layer 2 the model is right more often", all(a < b for a, b
 # ### 5.2 Heads of a real model
 #
 # BERT is a Transformer that reads a whole sentence at once (chapter 4). Here is a small relative of it, all-MiniLM-L6-v2,
-# with 6 layers of 12 heads. It may look ahead, so its maps have no empty corner. It puts a token [CLS] in front of
-# each sentence and [SEP] behind it.
+# with 6 layers of 12 heads. Its words may look ahead, so there can be weight above the diagonal, too. The model puts a
+# token [CLS] in front of each sentence and [SEP] behind it.
 
 # %% id="minilm-maps" tags=["hide-input"]
 # Figure: four heads of MiniLM on one sentence, recorded
@@ -1039,7 +998,7 @@ show(
     alt="Four maps with the tokens CLS, the, queen, near, the, king, paints, herself, full stop, SEP on both axes. First: "
     "a sharp diagonal just left of the main one. Second: each article looks right, at its noun. Third: one dark column at "
     "CLS. Fourth: spread, with queen, king and herself looking most at king.",
-    caption=f"Four of the 72 heads. Recorded by {minilm['command']}.",
+    caption="Four of the 72 heads, on a sentence of ten tokens.",
 )
 above = [(torch.tensor(minilm["shares"][key]) > 0.5).sum().item() for key in ("previous", "next", "first")]
 prove("1, 1 and 36 of 72 heads give more than half to the token before, the token after, [CLS]", above == [1, 1, 36])
@@ -1048,15 +1007,15 @@ prove("1, 1 and 36 of 72 heads give more than half to the token before, the toke
 # - **Layer 1, head 3** looks at the token before, with nearly all its weight.
 # - **Layer 2, head 9** often looks at the next token: each *the* looks at its noun.
 # - **Layer 5, head 6** looks at [CLS], from everywhere. Weights sum to one, so a head has to put them somewhere.
-# - **Layer 6, head 3**: you might hope that *herself* looks most at *queen*. It looks most at *king*.
+# - **Layer 6, head 3** lets you down: *herself* looks most at *king*, not at *queen*.
 #
 # Over twelve other sentences, one of the 72 heads gives more than half of its weight to the token before, one to the
 # token after, and 36 give it to [CLS].
 
 # %% [markdown] id="claims"
 # In BERT itself, researchers found heads that follow single grammatical relations, or look from a pronoun to its noun.
-# Most heads can be removed one at a time with hardly any loss. Together, a fifth of the heads of a translator and two
-# fifths of those of a BERT could go without much harm; beyond that, quality fell sharply.
+# Most heads can be removed one at a time with hardly any loss. A fifth of a translator's heads, and two fifths of a BERT's,
+# could be removed together without much harm. Beyond that, quality fell sharply.
 #
 # <details><summary>Evidence: each finding with its source</summary>
 #
@@ -1073,26 +1032,29 @@ prove("1, 1 and 36 of 72 heads give more than half to the token before, the toke
 # More heads can go if the model is trained further while they are taken away. Voita et al. 2019 removed 38 of the 48
 # heads of an encoder that way, at a loss of 0.15 BLEU, points of a score for translations.
 #
+# The figure of MiniLM is recorded by `python benchmarks/minilm_heads.py`.
+#
 # </details>
 #
-# A good place to stop: you have looked into trained heads, and you know what their maps cannot tell.
+# A good place to stop: you have silenced heads of a trained model, and you know what a weight map cannot tell.
 
 # %% [markdown] id="induction"
 # ## 6 Two heads that work together
 #
-# Here is a pair of heads whose work is well understood. Read this text:
+# Read this text:
 #
 # > K Q B Z R M K …
 #
-# What comes next? You say Q, because last time Q came after K. You looked for an earlier K and took what followed it. Names work like this: after *Ada Lovelace* has been mentioned once, the next
-# *Ada* is probably followed by *Lovelace*. A head that does this is called an **induction head** (Olsson et al. 2022).
+# What comes next? You say Q, because last time Q came after K. You looked for an earlier K and took what followed it.
+# Names work like this, too: once *Ada Lovelace* has been mentioned, the next *Ada* is probably followed by *Lovelace*. A
+# head that does this is called an **induction head** (Olsson et al. 2022).
 #
 # One attention alone gets stuck. The last K can find an earlier K, but the letter that it needs is one position further
 # on. It wants *the one that came after K*, and the key of Q says only that it is a Q.
 #
-# Two layers can do it. In the first, a **previous-token head** writes a note into each letter: what stood before me.
-# Then Q carries the note *after K*. In the second layer, the last K asks: who has the note *after K*? It finds Q and
-# copies it.
+# Two layers can do it. In the first, a **previous-token head** writes a note into each letter's vector, which says what
+# stood before it. Then Q carries the note *after K*. In the second layer, the last K asks who has the note *after K*. It
+# finds Q and copies it.
 
 # %% id="induction-drawn" tags=["hide-input"]
 # Drawing: the two steps of induction
@@ -1101,28 +1063,35 @@ drawings.induction_steps().show()
 # %% [markdown] id="induction-by-hand"
 # ### 6.1 Set it by hand
 #
-# You can build this machine by choosing the matrices. First see a single head that looks *two*
-# positions back. Each vector of the stream has ten numbers: four for the letter and six for the position, all zeros but
-# one in each part. The product `x @ letter` reads the first four, and `x @ position` the last six. These positions are
-# the keys. The query of position p has to be the key of p - 2. So it is multiplied by a *shift matrix*, whose row p has
-# its one in column p - 2. In rows 0 and 1, `roll` wraps the ones around to the right edge; we do not look at them here.
+# You can build this machine by choosing the matrices. First comes a text to work on. Each vector of the stream has ten
+# numbers, four for the letter and six for the position, and each part is a single 1 among zeros. Row i of `letter.T` is
+# the vector of letter i, and row p of `position.T` that of position p. The other way round, `x @ letter` reads the letters
+# from the stream, and `x @ position` the positions.
+
+# %% id="stream-by-hand"
+letter, position = torch.eye(4 + 6).split([4, 6], dim=1)  # (10, 4) and (10, 6)
+text_ids = [0, 1, 2, 3, 0, 1]  # which letter stands at each position
+x = letter.T[text_ids] + position.T  # the stream, (T, D)
+print("letter 2 at position 2:", x[2].int().tolist())
+print("its letter:", (x @ letter)[2].int().tolist())
+
+# %% [markdown] id="shift-text"
+# Now a head that looks *two* positions back. The key of a position is the position itself, and the query of position p
+# must be the key of p - 2. So we multiply it by a *shift matrix*, whose row p has its 1 in column p - 2. In rows 0 and 1,
+# `roll` wraps the 1 around to the right edge; ignore these rows.
 
 # %% id="shift-by-hand"
-letter, position = torch.eye(4 + 6).split([4, 6], dim=1)  # four letters, six positions
-x = letter.T[[0, 1, 2, 3, 0, 1]] + position.T  # the stream, (T, D)
-print("letter", tuple(letter.shape), "position", tuple(position.shape))
-print("the letter 2 at position 2 is", x[2].int().tolist())
 shift = torch.eye(6).roll(-2, dims=1)
 print(shift.int().numpy())
-for scale in (1, 50):
-    W_q, W_k = scale * position @ shift, position
+for factor in (1, 50):
+    W_q, W_k = factor * position @ shift, position
     scores = (x @ W_q) @ (x @ W_k).T / math.sqrt(6)
     shares = scores.softmax(-1)[5].tolist()
-    print(f"scale {scale:2}, from position 5:", *(f"{share:.2f}" for share in shares))
+    print(f"factor {factor:2}, position 5:", *(f"{share:.2f}" for share in shares))
 
 # %% [markdown] id="shift-by-hand-says"
-# Before the scale, a match scores 1 / √6 and everything else 0, and after softmax the difference is small. With a large
-# factor on the query the head looks at one position only. Your two heads need such a factor, too.
+# The printed weights are those of position 5, which should look at position 3. With factor 1, a match scores 1 / √6 and everything else 0, and after softmax the
+# difference is small. With factor 50, the head looks at one position only. Your two heads need such a factor, too.
 
 # %% exercise="induction_pair"
 
@@ -1150,16 +1119,14 @@ for name, share in zip(names, (x @ answer)[-1].tolist(), strict=True):
     print(f"{name:6} {share:.2f}")
 
 # %% [markdown] id="induction-list-says"
-# With one earlier *milk*, the answer is the word that followed. With two, the second head finds two notes and shares its
-# weight between them, so both words get one half.
+# With one earlier *milk*, the answer would be the word that followed it. With two, the second head finds two notes and
+# shares its weight between them, so both words get one half.
 #
 # ### 6.2 Does training find it?
 #
-# Our model has attention layers and no feed-forward networks, so that nothing else can do the work. Each training text
-# has five people, each with a first name and a family name of one letter, in random order. A first name that has come
-# before tells which family name must follow.
-#
-# In the code, `nn.LayerNorm` brings each letter's vector to mean 0 and to the same spread; chapter 4 explains it.
+# Our model has attention layers and no feed-forward networks, so nothing else can do the work. Each training text
+# names five people again and again, in random order. Their first names and family names are single letters. A text may
+# begin with K Q, B Z, K Q, R M, B Z. When K comes again, the next letter must be Q.
 
 
 # %% id="induction-model"
@@ -1171,7 +1138,7 @@ class AttentionOnly(nn.Module):
         layers = [MultiHeadAttention(d_model, 2, bias=False) for _ in range(n_layers)]
         self.layers = nn.ModuleList(layers)
         self.norms = nn.ModuleList(nn.LayerNorm(d_model) for _ in layers)
-        self.last_norm = nn.LayerNorm(d_model)
+        self.last_norm = nn.LayerNorm(d_model)  # mean 0, same spread: chapter 4
         self.answer = nn.Linear(d_model, letters, bias=False)
 
     def forward(self, letters):
@@ -1182,8 +1149,8 @@ class AttentionOnly(nn.Module):
 
 
 # %% [markdown] id="induction-rival"
-# Its first rival is the same model with a single layer. If our story is right, that one must fail. The second is not a
-# network: it predicts each letter by how often it has come so far, without knowing who belongs to whom.
+# Its first rival is the same model with a single layer. If our story is right, that one must fail. The second rival is
+# not a network: it predicts each letter by how often it has come so far, without knowing who belongs to whom.
 
 
 # %% id="induction-measured" tags=["hide-input", "picture:60"]
@@ -1245,6 +1212,8 @@ alike = different[known].float().log().mean()  # each of them equally likely
 prove("taking all letters so far as equally likely does better than counting", alike < rival)
 print(f"loss of counting letters {rival:.2f}")
 print(f"at the end: two layers {history[-1][1]:.2f}, one layer {single[-1][1]:.2f}")
+likeliest = two_layers(held_out).argmax(-1)[:, :-1]
+print(f"two layers name the right letter in {(likeliest == held_out[:, 1:])[known].float().mean():.2f} of the cases")
 steps, losses, before, followed = zip(*history, strict=True)
 fig = panels(
     curves, steps,
@@ -1270,8 +1239,11 @@ show(
 )
 
 # %% [markdown] id="induction-map-text"
-# Here is the better of the two heads of layer 2, on a short text with three people: KQ, BZ and RM. Does it look where
-# yours does? Find the row of the last K. A letter that is new has no earlier copy, and its weights have to go somewhere.
+# Two layers nearly always name the right letter. Their loss is not 0 because they are not sure of it: a loss of 0.5 means
+# that the right letter gets a probability of about $e^{-0.5}$, or 0.6.
+#
+# Does the trained model look where yours does? Here is the better head of layer 2, on a short text with three people: KQ,
+# BZ and RM. Find the row of the last K. Ignore the rows of new letters, which have no earlier copy.
 
 # %% id="induction-map" tags=["hide-input", "picture:10"]
 # Figure: the induction head on one text
@@ -1308,22 +1280,22 @@ for row in rows:
     cells = ["{:.2f} to {:.2f}".format(*induction.range(arm, row)) for arm in ("two layers", "one layer")]
     lines[row] = f"{rows[row]:<38}{cells[0]:>16}{cells[1]:>16}"
 print(f"{'five seeds, least to greatest':<38}{'two layers':>16}{'one layer':>16}")
-print("\n".join(list(lines.values())[:4]))
-rest = "\n".join(list(lines.values())[4:])
-display(
-    HTML(f"<details><summary>Where the best heads look, and how steep the fall is</summary><pre>{rest}</pre></details>")
+print("\n".join(list(lines.values())[:2]))
+rest = "\n".join(list(lines.values())[2:])
+more = "Does it work for more than names? Where do the best heads look?"
+ten = (
+    "The models were never trained on ten random letters that repeat. Two layers predict the second copy far better than "
+    "counting does; one layer does not."
 )
+display(HTML(f"<details><summary>{more}</summary><p>{ten}</p><pre>{rest}</pre></details>"))
 prove(
     "two layers go far below counting letters, one layer does not, with every seed",
     induction.range("two layers", "loss")[1] < 0.5 * induction.range("one layer", "loss")[0],
 )
 
 # %% [markdown] id="induction-says"
-# With each of the five seeds, two layers end far below the rival that counts letters, and one layer ends near it. So
-# here it takes two layers.
-#
-# Did the model learn only names? The last two lines test it on ten random letters that repeat, unseen in training. Two
-# layers predict the second copy better than counting does; one layer does not.
+# With all five seeds, two layers end far below the rival that counts letters, and one layer ends near it. So here it
+# takes two layers.
 #
 # <details><summary>Evidence: is it a phase change? And a third rival, which knows less</summary>
 #
@@ -1350,8 +1322,9 @@ prove(
 # %% [markdown] id="thread-text"
 # ## 7 Your own parts at work
 #
-# Your split and merge go into `my_transformer.py`, inside a `MultiHeadAttention` that later chapters build on. Does that
-# layer, too, give PyTorch's numbers?
+# Your split and merge go into `my_transformer.py`, inside a `MultiHeadAttention` that later chapters build on. Its
+# `context` cannot be left out: if the tokens look at one another, `x` comes twice. Does that layer, too, give PyTorch's
+# numbers?
 
 # %% id="thread"
 from coursework.assembly.thread import so_far
@@ -1369,10 +1342,10 @@ print("equal to PyTorch's:", same)
 #
 # ### You can now
 #
-# - say what one head cannot do, and show it;
+# - say what one head cannot do with only a linear map after it, and show it;
 # - write split, merge and the whole layer, and prove it right against PyTorch;
 # - spot a mask that would be applied per head by mistake;
-# - read the maps of heads, and test what the heads are needed for;
+# - read the weight maps of heads, and test what the heads are needed for;
 # - silence a head, and set two by hand that continue a repeated text;
 # - compute what a cache costs, and what sharing saves.
 #
@@ -1388,7 +1361,7 @@ print("equal to PyTorch's:", same)
 # | scale of the scores | 1 / √E, by the width of a head | 3 |
 # | parameters | 4 (D² + D), however many heads | 4 |
 # | operations of the matrix products, for n tokens | 8 n D² + 4 n² D, however many heads | 4 |
-# | bytes of the maps | 4 H n² in float32 | 4 |
+# | bytes of the weight maps | 4 H n² in float32 | 4 |
 # | bytes of the cache | 2 · layers · G · E · tokens · bytes of a number | 4.1 |
 #
 # </details>
@@ -1421,12 +1394,12 @@ print("equal to PyTorch's:", same)
 #
 # <details><summary>4. What do 16 heads cost instead of 8, at the same width?</summary>
 #
-# No parameters, and no operations in the matrix products. Twice as many exponentials, twice the memory for the maps where they are
-# stored, and heads that are half as wide (4).
+# No parameters, and no operations in the matrix products. Twice as many exponentials, twice the memory for the weight maps where
+# they are stored, and heads that are half as wide (4).
 #
 # </details>
 #
-# <details><summary>5. A head has a beautiful map. Does the model need it?</summary>
+# <details><summary>5. A head has a beautiful weight map. Does the model need it?</summary>
 #
 # The map does not say. Take the head away, alone and together with others, and see what the model can no longer do (5.1).
 #
@@ -1439,7 +1412,7 @@ print("equal to PyTorch's:", same)
 #
 # </details>
 #
-# <details><summary>7. What do grouped heads save, and what not?</summary>
+# <details><summary>7. What do grouped heads save, and what don't they save?</summary>
 #
 # They save cache, by the factor H / G, and parameters of the key and value maps. They do not save scores (4.1).
 #
@@ -1449,7 +1422,7 @@ print("equal to PyTorch's:", same)
 # ### What comes next
 #
 # Heads could look one, two or three positions back because we gave each position a vector, too.
-# [Chapter 3](03_positional_encoding.ipynb) asks what other ways there are.
+# [Chapter 3](03_positional_encoding.ipynb) asks how else a model can know where a word stands.
 #
 # The [bug museum](labs/02_bugs.ipynb) shows eight silent bugs.
 

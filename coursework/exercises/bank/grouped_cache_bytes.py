@@ -18,9 +18,8 @@ def _compute():
 EXERCISE = Question(
     title="The cache of grouped heads",
     kind="measure",
-    what="""When a model writes, it keeps the keys and values of all tokens so far. Llama 3 8B has 32 layers, width
-4096, 32 query heads of width 128, and 8 heads of keys and values. How many bytes does the cache of one sequence of
-8192 tokens take in bfloat16, two bytes a number?""",
+    what="""Llama 3 8B has 32 layers, width 4096, 32 query heads of width 128, and 8 heads of keys and values. How many
+bytes does the cache of one sequence of 8192 tokens take in bfloat16, two bytes a number?""",
     why="The parameters are stored once, but each text needs a cache of its own, and all have to fit in memory.",
     difficulty=2,
     minutes=5,

@@ -128,7 +128,7 @@ def _answers_in_an_unseen_text(pair) -> str | None:
 EXERCISE = Exercise(
     title="Set an induction pair by hand",
     what="""Write `induction_pair(letter, position, note, answer)`, which returns two heads, each as a tuple `W_query,
-W_key, W_value, W_output`. Each letter's vector in the stream has four parts:
+W_key, W_value, W_output`. Each vector of the stream has four parts. V counts the letters, P the positions:
 
 | part | letter | position | note | answer |
 |---|---|---|---|---|
@@ -136,13 +136,17 @@ W_key, W_value, W_output`. Each letter's vector in the stream has four parts:
 | at first | a single 1 | a single 1 | zeros | zeros |
 
 You get a matrix for each part: `x @ letter` reads the letters from the stream, and `found @ note.T` writes to the
-notes. To ask for another position, multiply `position` by a shift, as above.
+notes.
 
-The first head looks one position back and notes the letter that it finds there. The second looks where its own letter
-is noted, and answers with the letter it finds there. A head should give at least 0.95 of its weight to where it
-looks. If a letter came several times, the second head shares its weight among those positions; if it is new, where
-the head looks is up to you. So is what the first position does, because each text begins with a start symbol that never
-recurs. V and P are at most 8 and 13.""",
+| head | looks | writes the letter it finds there |
+|---|---|---|
+| first | one position back | to the note |
+| second | where its own letter is noted | to the answer |
+
+As above, multiply `position` by a shift matrix, and queries by 50: a head should give at least 0.95 of its weight to
+where it looks. If a letter came several times before, the second head shares its weight among the positions right
+after those. If the letter is new, the second head may look anywhere. The first position may look anywhere, too, because
+each text begins with a start symbol that never recurs.""",
     why="The pair continues texts that it has never seen, and you know what each number in it does.",
     difficulty=4,
     minutes=20,

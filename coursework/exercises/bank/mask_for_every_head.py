@@ -134,18 +134,12 @@ def _other_sentences_are_irrelevant(attend) -> str | None:
 EXERCISE = Exercise(
     title="A mask that lines up with the heads",
     kind="debug",
-    what="""This attention gets a mask of its own for each sentence, `(B, T, S)`, True = may attend, to be used in
-every head. It is wrong, and yet it passed its tests:
-
-| sentences and heads | what happens | in the tests? |
-|---|---|---|
-| one sentence | the result is right | yes |
-| as many sentences as heads | wrong numbers, no error | yes, but they looked only at the shape |
-| several sentences, one head | a result with too many heads, no error | no |
-| all others | an error | no |
-
-Repair it. You may rely on at least one True for each query; scores may be of any finite size.""",
-    why="No error names this mistake: a model that has it trains, and looks where it should not.",
+    what="""This function takes one mask per sentence, `(B, T, S)`, True = may attend, to be used in every head. It is
+wrong, and yet it passed its tests. They tried one sentence, where the result is right, and as many sentences as heads,
+where they looked only at the shape. Repair it. You may rely on at least one True for each query; scores may be of any
+finite size.""",
+    why="""With as many sentences as heads, no error names this mistake: a model that has it trains, and looks where it
+should not.""",
     difficulty=2,
     minutes=6,
     reference=masked_heads,
