@@ -235,7 +235,7 @@ def checkpoint_contents() -> Drawing:
         alt="What a checkpoint holds, and what happens if it is missing: "
         + "; ".join(f"{what}: {missing}" for what, missing in rows)
         + ".",
-        caption="Six things. A run that lacks one of them goes on as another run. You can leave out the random state "
+        caption="Six things. Without one of them, it resumes as a different run. You can leave out the random state "
         "only if there is no dropout.",
     )
     picture.text((150, 22), "in the checkpoint", bold=True)
