@@ -582,7 +582,7 @@ show(
     alt="Three histograms over the weights of a small Transformer, on a scale of powers of ten. The gradients of step 1 spread "
     "from a millionth to a tenth. In step 1 the weights move by one single length, the rate of 0.001. In step 20 nearly all "
     "move less far, most of them by one to five ten-thousandths.",
-    caption="The gradients differ by a factor of thousands, but in step 1 every weight moves by the rate, 0.001. In step 20 most "
+    caption="The gradients differ by a factor of thousands, but in step 1 nearly every weight moves by the rate, 0.001. In step 20 most "
     "move by less than a third of it.",
 )
 prove("in step 1, nearly all weights move by the rate", ((moves[0] - 0.001).abs() < 1e-5).float().mean() > 0.98)
@@ -984,7 +984,7 @@ drawings.checkpoint_contents().show()
 # |---|---|
 # | `model`, `optimizer` | what it trains, and with what |
 # | `step_of`, `loss_of` | your `training_step`, and `sums_of` from section 5.2 |
-# | `data` | the training batches: `data.forever()` yields one after the other, without end |
+# | `data` | the training batches: `data.forever()` yields them without end, and `data` remembers how far it is |
 # | `held_out` | a list of batches to look at |
 # | `config` | the settings, such as `config.steps` |
 # | `path`, `device` | where the file goes, and where the model runs, such as `"cpu"` |
@@ -1315,7 +1315,7 @@ ex.predict("which_curve", "")
 # | B | rate too high | far ahead of C after 10 steps; **rises again** after step 20 |
 # | C | nothing | begins near ln 59, falls smoothly to zero, both curves together |
 # | D | only 40 pairs | the curves part: training goes to zero, held out turns up |
-# | E | targets not shifted | first point far below ln 59, and at zero by step 40: too good |
+# | E | targets not shifted | first point far below ln 59, and nearly at zero by step 40: too good |
 # | F | rate too low | falls steadily, but hardly |
 # | G | padding counted | first point below ln 59, far ahead of C for a while, but near zero only about when C is |
 # | H | no warm-up | its first point is already below ln 59; then it **only falls**, far more slowly than the pale curves |
