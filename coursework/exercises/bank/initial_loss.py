@@ -14,8 +14,8 @@ def _compute():
 
 EXERCISE = Question(
     title="The loss before the first update",
-    what="""A model over a vocabulary of 360 tokens has just been built, and prefers no token. Which loss per token, in
-nats, should its first batch show, to three digits after the point?""",
+    what="""A model over a vocabulary of 360 tokens has just been built, and prefers no token. What loss per token, in
+nats, should you see on the first batch, to three digits after the point?""",
     why="It is the cheapest test of a training loop: a first loss far above it means an initialisation out of scale.",
     difficulty=1,
     minutes=2,

@@ -264,22 +264,37 @@ def _resumed_is_straight(loop) -> str | None:
 
 EXERCISE = Exercise(
     title="The training loop",
-    what="""Write the loop. It calls your step, looks at held-out data, and can be stopped and resumed.
+    what="""Write the loop, in two halves.
 
-- First move the model to `device`, and write a small function `loss(model, batch)` inside `training_loop`. It moves the
-  batch, a dict of tensors, to `device` and returns `loss_of(model, batch)`, a sum and a count. If `config.precision` is
-  `"bfloat16"`, it does this under autocast of that device: only the loss, not the backward pass.
+**First half: train and look.** Move the model to `device`. Then put this function inside yours. It computes the loss on
+the device, and under autocast if the settings ask for it:
+
+```python
+def loss(model, batch):
+    batch = {name: ids.to(device) for name, ids in batch.items()}
+    rough = config.precision == "bfloat16"
+    with torch.autocast(torch.device(device).type, torch.bfloat16, enabled=rough):
+        return loss_of(model, batch)  # a sum and a count
+```
+
 - Steps count from 1 to `config.steps`. Each takes `config.accumulation` batches from `data.forever()` and calls
   `step_of(model, parts, optimizer, config.rate(step), config.clip, loss)` once, with the model in training mode.
-- After every `config.evaluate_every` steps, look at all batches of `held_out`: with the same `loss`, in evaluation
-  mode, without gradients. Add `(step, loss per token)` to a list, the history.
-- Then save with `torch.save` to the file `path`: all that the next step depends on, and the history. Leave out
-  settings and tokenizer, the sixth thing of a checkpoint: the caller passes `config` and ready-made ids again.
-- If `path` exists at the start, go on from there, so that the run ends as if it had never stopped, **bit for bit**.
-  Model, optimizer and data have `state_dict` and `load_state_dict`. On a CPU,
-  `torch.get_rng_state()` reads the random state that dropout draws from, and `torch.set_rng_state` restores it.
+- After every `config.evaluate_every` steps, compute the loss per token over all batches of `held_out`: with the same
+  `loss`, in evaluation mode, without gradients. Append `(step, loss per token)` to a list, the history.
+- Return the history. Leave the batches as they are.
 
-Return the whole history. Leave the batches as they are.""",
+Run the cell. If the check says that your function behaves *like one that saves nothing*, the first half is right.
+
+**Second half: save and resume.**
+
+- After each look, save a dict with `torch.save(saved, path)`: the states of model, optimizer and data, the random
+  state, the number of the step, and the history. Settings and tokenizer stay with the caller.
+- At the start, after the model has moved, see if `path.exists()`. Then `torch.load(path, map_location="cpu")` gives the
+  dict back. Restore everything first. Only then call `data.forever()`, and continue with the next step.
+- `state_dict()` gives the state of model, optimizer and data, and `load_state_dict` restores it. For the random state
+  that dropout draws from, these are `torch.get_rng_state()` and `torch.set_rng_state`.
+
+On a CPU, a resumed run must end as if it had never stopped, **bit for bit**, with the whole history.""",
     why="You can train every model of this course with it, and it is all that you need to leave a training alone.",
     difficulty=4,
     minutes=40,
@@ -361,12 +376,8 @@ looks-one-step-late (looks="first"): looks at the held-out data in the first ste
     hints=(
         "If the power failed now, what would the next step need to know?",
         "Write the plain loop first, then the look at the held-out data, then saving, then resuming; check in between. "
-        "Device and autocast belong into one function that training and evaluation share.",
-        """def loss_here(model, batch):
-    ...  # the batch to the device; autocast; loss_of
-
-
-done, history = 0, []
+        "Training and evaluation share the function `loss`.",
+        """done, history = 0, []
 if path.exists():
     ...  # load five things, and how far the run was
 feed = data.forever()

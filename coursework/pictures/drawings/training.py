@@ -235,8 +235,8 @@ def checkpoint_contents() -> Drawing:
         alt="What a checkpoint holds, and what happens if it is missing: "
         + "; ".join(f"{what}: {missing}" for what, missing in rows)
         + ".",
-        caption="Six things. A run that lacks one of them goes on as another run. You can leave out the random state "
-        "only if there is no dropout.",
+        caption="Six things. If one of them is missing, the run resumes as a different one. You can leave out the "
+        "random state only if there is no dropout.",
     )
     picture.text((150, 22), "in the checkpoint", bold=True)
     picture.text((320, 22), "if it is missing", anchor="start", bold=True)

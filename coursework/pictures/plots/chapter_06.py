@@ -44,8 +44,13 @@ def losses_and_norms(runs: Mapping[str, Sequence[tuple[float, float]]], vocabula
     return fig
 
 
-def gallery_of_faults(losses: Mapping[str, Mapping[str, Any]], mended: Any, steps: Sequence[int]) -> Figure:
-    """The losses of trainings, a letter each; pale in the last panel, those on held-out pairs once it is mended."""
+def gallery_of_faults(
+    losses: Mapping[str, Mapping[str, Any]], mended: Any, steps: Sequence[int], named: Sequence[tuple[str, int]] = ()
+) -> Figure:
+    """The losses of trainings, a letter each; pale in the last panel, those on held-out pairs once it is mended.
+
+    `named` has letters and steps: there the panel says how high the held-out losses lie, on average.
+    """
     options: dict[str, Any] = {
         "styles": ("-", "--"),
         "ylim": (0, 5.4),
@@ -56,6 +61,9 @@ def gallery_of_faults(losses: Mapping[str, Mapping[str, Any]], mended: Any, step
     fig = panels(curves, steps, losses, size=(7.6, 4.9), columns=4, **options)
     curves(steps, {"": mended}, ax=fig.axes[-1], colours=["#BBBBBB"], styles="-", names="")
     fig.axes[-1].text(140, 0.08, "mended", fontsize=9, color="#666666", va="bottom")
+    for letter, step in named:
+        ax, mean = fig.axes[list(losses).index(letter)], losses[letter]["held out"][:, steps.index(step)].mean()
+        ax.text(75, 1.0, f"step {step}: {mean:.2f}", fontsize=9, color="#555555")
     for ax in fig.axes:
         for line in ax.lines:
             line.set(marker="o", markersize=3, markevery=[0])  # where it begins
