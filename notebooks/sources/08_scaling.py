@@ -62,7 +62,7 @@ drawings.matrices_of_a_layer().show()
 # %% exercise="count_parameters"
 
 # %% id="published-counts" tags=["hide-input"]
-# Table: seven models, built without memory for their weights and counted; and as stated
+# Table: seven models, counted and as stated
 names = ["bert-base-uncased", "gpt2", "gpt2-xl", "llama-2-7b", "llama-2-13b", "llama-2-70b", "llama-3-8b"]
 counted = {}
 print(f"{'model':>18} {'counted':>15} {'stated':>15} {'12 L D²':>15}")
@@ -230,7 +230,7 @@ prove("a training step costs three forward passes", count_flops(2, 37, 48, 192, 
 # Divide by the hours and by 3,600 seconds, and each chip did 3.4·10¹⁴ operations per second. The data sheet
 # promises 9.9·10¹⁴ for products in bfloat16. So the bill is plausible: the chips did about a third of what they could.
 #
-# This share is called **model FLOPs utilisation** or *MFU*. Always ask which peak it was divided by. DeepSeek multiplied
+# This share of the peak is called **model FLOPs utilisation** or *MFU*. Always ask which peak it was divided by. DeepSeek multiplied
 # mostly in 8 bits, where the same chip can do twice as much. Divided by that peak, the share is only half as large. A peak
 # that is too small flatters a run, and so does a device that was not counted.
 
@@ -240,7 +240,7 @@ prove("a training step costs three forward passes", count_flops(2, 37, 48, 192, 
 # ## 3 What it holds
 #
 # A model of 8 billion parameters in 16 bits is a file of 16 GB. A chip of 80 GB should train it with ease. But training
-# takes 128 GB, however short the text. What are they for?
+# takes 128 GB, however short the text. Where does it all go?
 #
 # Each weight comes with its gradient g and with the two averages that Adam keeps, the mean of g and the mean of
 # g² (chapter 6). In float32 each of these four numbers takes four bytes: **16 bytes for each parameter**.
@@ -302,6 +302,7 @@ prove("that is 0.82 and 1.63 GB", [round(one["activations"] / 1e9, 2) for one in
 
 # %% id="cache-measured" tags=["hide-input"]
 # Check: your formula and a real cache
+prove("in bfloat16 the next number after 1 is 1.0078", round(1 + torch.finfo(torch.bfloat16).eps, 4) == 1.0078)
 deepseek = scaling.six_n_d(37_000_000_000, 14_800_000_000_000)
 per_second = deepseek / (2.664e6 * 3600)
 prove("about a third of the peak", 0.3 < per_second / scaling.PEAKS["H100"]["bfloat16"] < 0.37)
@@ -683,7 +684,7 @@ prove("each sent 3/2 of its gradients, to rounding of the parts", max(abs(n - fo
 # You have a budget of operations. You can spend it on a large model that reads little, or on a small one that reads much.
 # Which one ends up better?
 #
-# A tiny model has nowhere to put what it reads. A huge one has hardly begun when the budget is gone. So we
+# A tiny model has nowhere to put what it reads. A huge one has hardly begun when the budget is gone. We
 # trained six GPTs of 9,000 to 200,000 parameters on characters of Shakespeare. Each spent the same budget, 8·10¹⁰
 # operations, a few seconds on a laptop. Then came two more budgets, each twice the one before. At each size and budget we
 # tried several learning rates and kept the best. We call these losses *the record*.
@@ -793,8 +794,8 @@ show(
 # $$L(N, D) = E + \frac{a}{N^{\alpha}} + \frac{b}{D^{\beta}}$$
 #
 # E is the **floor**, what even a perfect model cannot know about the next token. The second term is what the model loses by
-# being small, the third what it loses by having read too little. At a fixed budget D = C / (6 N), so with a larger N one
-# falls and the other rises. At the bottom of the bowl the derivative is zero:
+# being small, the third what it loses by having read too little. At a fixed budget C, D is C / (6 N). So with a
+# larger N the second term falls and the third rises. At the bottom of the bowl the derivative is zero:
 #
 # $$-\frac{\alpha \, a}{N^{\alpha + 1}} + \frac{\beta \, b}{N \, D^{\beta}} = 0$$
 #
@@ -1029,13 +1030,13 @@ show(
     alt="Three rows with a dot each on an axis of loss: the best so far, the last drop twice, and your two lines with a bar for "
     "their interval. Vertical lines show the three runs of the record, a dashed one yours.",
     caption="What each way predicted, and what three trained models and your own reached. For the bar we drew the runs of "
-    "the record anew, some twice and some not at all, and fitted bowls and lines again. Of 200 such predictions, 95 % lie in it.",
+    "the record anew, some twice and some not at all, and fitted bowls and lines again. Of 200 such predictions, 192 lie in it.",
 )
 
 # %% [markdown] id="ways-say"
 # Your lines saw models of at most 3.2·10¹¹ operations, and they missed the loss of one that spent four times as much by
-# less than two per cent. So did a simpler guess, that the loss drops by the same amount two more times. But only
-# your lines also said how large the model should be.
+# less than two per cent. A simpler guess did even better: that the loss drops by the same amount two more times.
+# But only your lines also said how large the model should be.
 #
 # So before you spend a large budget: count the memory, measure the utilisation in a short run, train small models at three
 # or more budgets, each with its best rate, and write down the loss that you expect.

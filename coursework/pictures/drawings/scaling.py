@@ -94,8 +94,8 @@ def fetch_and_compute() -> Drawing:
         alt="Two timelines with two rows each, fetch and compute. Writing one token: fetching the weights takes the "
         "whole time, computing a sliver of it. Reading many tokens at once: the fetch is just as long, but computing "
         "takes several times longer.",
-        caption="Either way the weights must be fetched, and that takes the same time. With one token there is little to "
-        "do with them. With thousands, computing takes longer than the fetch.",
+        caption="Either way the weights must be fetched, and that takes the same time. With one token there is little "
+        "to do with them. With thousands, computing takes longer than the fetch.",
     )
     for top, title, fetch, compute in (
         (40.0, "one token: the processor waits for memory", 90.0, 6.0),
@@ -119,8 +119,8 @@ def split_states() -> Drawing:
         262,
         alt="Sharded data parallelism. Each of four devices keeps one column of each layer and reads a text of its "
         "own. Before each layer the missing columns are sent to all, and afterwards they are dropped.",
-        caption="Hatched cells lie on another device. Each device borrows the missing parts of a layer when it needs them, "
-        "and then drops them.",
+        caption="Hatched cells lie on another device. Each device borrows the missing parts of a layer when it needs "
+        "them, and then drops them.",
     )
     middles = [79.5 + 147 * device for device in range(4)]
     for device, x in enumerate(middles):
@@ -177,8 +177,8 @@ def split_layers() -> Drawing:
         alt="A table of four devices over seven steps of time. Device 0 works on parts 1, 2, 3 and 4 of the batch and "
         "then waits for three steps. Each further device begins one step later and ends one step later, so each waits "
         "for three of seven steps.",
-        caption="The forward pass: each device has a quarter of the layers and works on one part of the batch after the "
-        "other. In the hatched cells it waits.",
+        caption="The forward pass: each device has a quarter of the layers and works on one part of the batch after "
+        "the other. In the hatched cells it waits.",
     )
     for device in range(4):
         y = 24.0 + 44 * device
