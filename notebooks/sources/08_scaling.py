@@ -211,10 +211,9 @@ prove("a training step costs three forward passes", count_flops(2, 37, 48, 192, 
 #
 # <details><summary>How much memory a Flash kernel saves, measured</summary>
 #
-# The table of scores has n² cells, and the simple way of computing attention keeps it. Flash kernels (Dao et al. 2022,
-# chapter 7) compute exactly the same output piece by piece and keep a number or two for each query: linear memory,
-# quadratic time. For one head and 256, 512 and 1,024 positions the simple way keeps 0.28, 1.08 and 4.26 million bytes for
-# the backward pass, and the fused kernel 1, 2 and 4 thousand. The check in section 3 counts them.
+# The table of scores has n² cells, and the simple way of computing attention keeps it. Flash kernels (Dao et al. 2022)
+# keep a number or two for each query: linear memory, quadratic time. For one head and 256, 512 and 1,024 positions the
+# simple way keeps 0.28, 1.08 and 4.26 million bytes for the backward pass, and the fused kernel 1, 2 and 4 thousand.
 #
 # </details>
 
@@ -472,20 +471,14 @@ show(
 # <details><summary>How the bytes are counted, and what other machines have</summary>
 #
 # Decode even lies below the slope, because on our machine a product with a single vector uses only about a third of the
-# memory's speed. The products of decode alone, without the rest of the model, took as long as decode. The roof was
-# measured, too: on a busy machine a point can come out above it. The weights are too many for the small, fast memory
-# inside the processor.
+# memory's speed. The roof was measured, too: on a busy machine a point can come out above it.
 #
 # For decode and prefill each weight is read once, four bytes. A training step reads it forward and backward, writes and
 # reads its gradient, and reads and writes the weight and both averages in the update: 36 bytes. Activations are left out,
 # so the true intensity of training is somewhat lower.
 #
 # An H100 computes 989·10¹² operations per second in bfloat16 and fetches 3.35·10¹² bytes: its ridge lies near 295, far to
-# the right of ours. The more a chip can compute, the more tokens it wants at once. The picture is by Williams, Waterman and
-# Patterson (2009).
-#
-# What makes a training step faster on one thread is [recorded](../benchmarks/results/speed-ladder-cpu.md): many texts at
-# once, fused kernels, bfloat16 where the processor has it.
+# the right of ours. The more a chip can compute, the more tokens it wants at once.
 #
 # *You will read that* a Transformer is faster than a recurrent network. In training, yes, where it takes all positions in
 # one pass of high intensity, while an LSTM takes them one after the other. In writing both go token by token. The LSTM's
@@ -501,14 +494,9 @@ show(
 # most twelve tokens per second. Such rounding is called *quantisation*. The lab on [serving](labs/08_serving.ipynb) goes
 # on from here.
 #
-# We trained a small GPT five times and rounded its weights. With 8 bits the loss did not change by more than 0.0002. With 4
-# bits it rose by about 0.008, less than what two seeds differ by, with 2 bits by 0.22 ([the
+# We trained a small GPT five times and rounded its weights. With 8 bits the loss did not change by more than 0.0002. With
+# 4 bits it rose by about 0.008, less than what two seeds differ by, with 2 bits by 0.22 ([the
 # record](../benchmarks/results/rounding-cpu.md)).
-#
-# Dettmers and Zettlemoyer (2023) compared models from 19 million to 176 billion parameters: at equal bytes, a larger one
-# in 4 bits nearly always beat one of half its size in 8. At 3 bits this no longer held. In our rounding each 32
-# neighbours share a step. Two things come on top of the weights: the steps, 16 bits for each 32 weights, and the cache, 1
-# GiB for 8,192 tokens.
 #
 # </details>
 #
@@ -527,9 +515,9 @@ show(
 # divide by eight. They begin with the last layers, while the backward pass goes on.
 #
 # How do eight devices add up 16 GB of gradients each? If all sent theirs to one device, it would receive 112 GB. Instead
-# they form a **ring**, in which each sends only to the next. Each cuts its gradients into eight parts. In every step of the
-# ring each device passes one part on, and the next device adds its own numbers to it. After seven steps each device holds
-# one complete part. Then the complete parts go round for seven more steps, and everyone has everything.
+# they form a **ring**, in which each sends only to the next. Each cuts its gradients into eight parts. In every step of
+# the ring each device passes one part on, and the next device adds its own numbers to it. After seven steps each device
+# holds one complete part. Then the complete parts go round for seven more steps, and everyone has everything.
 
 # %% id="ring-drawn" tags=["hide-input"]
 # Drawing: the ring, with three devices
@@ -645,14 +633,11 @@ prove("each sent 3/2 of its gradients, to rounding of the parts", max(abs(n - fo
 # <details><summary>Two more things that can be shared out, experts and a text, and how a large run combines them all</summary>
 #
 # A model with experts (chapter 7) can put each expert on another device: **expert parallelism**. Then the tokens travel.
-# With 2 experts for each token, each of 8,192 vectors of 4,096 numbers goes to two devices, and two results come back: up
-# to 268 MB for one layer and text, and the same again for the gradients.
+# With 2 experts for each token, up to 268 MB are sent for one layer and text.
 #
 # The activations of 131,072 tokens are too large for one device. In **context parallelism** each takes a piece of the
-# text. Norms and feed-forward work position by position, so for them nothing changes. But a query must meet all keys. So
-# the keys and values of the pieces go round a ring, and each device adds what they contribute by the running softmax of
-# chapter 7 (Liu et al. 2023). In Llama 3 8B a token has 2 · 8 · 128 numbers in each layer, 4 kB. Each device passes on
-# 7/8 of 131,072 such rows, 470 MB per layer.
+# text. A query must meet all keys. So the keys and values of the pieces go round a ring, and each device adds what they
+# contribute by the running softmax of chapter 7 (Liu et al. 2023). In Llama 3 8B that is 470 MB per layer.
 #
 # Real runs combine all of these. Llama 3 405B was trained with tensor parallelism over the 8 chips of a machine, a
 # pipeline of 16 stages, and sharded data parallelism over 64 or 128 of such groups; for its longest texts it took context
@@ -664,15 +649,14 @@ prove("each sent 3/2 of its gradients, to rounding of the parts", max(abs(n - fo
 #
 # The cell with the last drawing computes each number. In tensor parallelism the sum for one text has 8,192 × 4,096
 # numbers, 67 MB, and each device sends 2 · 7/8 of it, 117 MB. It does so four times in each of 32 layers: 15 GB for one
-# text, 120 GB for eight. In the pipeline each text sends 67 MB forward and 67 MB
-# back. With p devices and m parts the bubble
-# is a share of (p − 1) / (m + p − 1) of the time (Huang et al. 2019). The gated feed-forward of Llama has two matrices in
-# place of the first, and both are cut by columns.
+# text, 120 GB for eight. In the pipeline each text sends 67 MB forward and 67 MB back. With p devices and m parts the
+# bubble is a share of (p − 1) / (m + p − 1) of the time (Huang et al. 2019). The gated feed-forward of Llama has two
+# matrices in place of the first, and both are cut by columns.
 #
-# The command `course train` under `torchrun` does data parallelism and
-# all stages of sharding; its losses are compared with those of one process, and [memory and speed are
-# recorded](../benchmarks/results/distributed-cpu.md). [From a laptop to a cluster](../docs/scale_out.md) has the commands.
-# Tensor, pipeline, expert and context parallelism are not built in this course.
+# The command `course train` under `torchrun` does data parallelism and all stages of sharding; its losses are compared
+# with those of one process, and [memory and speed are recorded](../benchmarks/results/distributed-cpu.md). [From a laptop
+# to a cluster](../docs/scale_out.md) has the commands. Tensor, pipeline, expert and context parallelism are not built in
+# this course.
 #
 # </details>
 
@@ -684,10 +668,10 @@ prove("each sent 3/2 of its gradients, to rounding of the parts", max(abs(n - fo
 # You have a budget of operations. You can spend it on a large model that reads little, or on a small one that reads much.
 # Which one ends up better?
 #
-# A tiny model has nowhere to put what it reads. A huge one has hardly begun when the budget is gone. We
-# trained six GPTs of 9,000 to 200,000 parameters on characters of Shakespeare. Each spent the same budget, 8·10¹⁰
-# operations, a few seconds on a laptop. Then came two more budgets, each twice the one before. At each size and budget we
-# tried several learning rates and kept the best. We call these losses *the record*.
+# A tiny model has nowhere to put what it reads. A huge one has hardly begun when the budget is gone. We trained six GPTs
+# of 9,000 to 200,000 parameters on characters of Shakespeare. Each spent the same budget, 8·10¹⁰ operations, a few
+# seconds on a laptop. Then came two more budgets, each twice the one before. At each size and budget we tried several
+# learning rates and kept the best. We call these losses *the record*.
 #
 # **Predict.** Imagine the curve of the loss against the size at one budget. When the budget is four times as large, does
 # the lowest point move to larger models, to smaller ones, or not at all?
@@ -758,15 +742,11 @@ show(
 # The command was `python benchmarks/isoflop.py --seeds 3`. Rates were tried in steps of two, with seed 0 and on a part of
 # the text that is used for nothing else. At 15 of 17 points a larger and a smaller rate were both worse. Most points have
 # three seeds at that rate, the models of 16,000 parameters only one. Run later with seeds 1 and 2, that size reached
-# 2.057 and 2.064 at the smallest budget; these two runs are neither in the record nor in the figures. At the largest budget the
-# smallest model is missing, as it would have to read the text more than four times.
+# 2.057 and 2.064 at the smallest budget; these two runs are neither in the record nor in the figures.
 #
-# One trick saves part of the training. With the cosine of chapter 6 the rate depends on where the run ends, so each budget
-# would need a run of its own. Here the rate stays constant. At four fifths of each budget a copy branches off, its rate
-# decays to zero, and it is measured. The trunk goes on to the next budget (Hägele et al. 2024). So the points of one size
-# share some of their luck. Exhibit 5 of the [lab on bugs](labs/08_bugs.ipynb) shows what goes wrong without such a branch.
-# Losses are measured on the last twentieth of the text. No run reads the text more than two and a half times. Batches have
-# 256 characters, the warm-up 25 steps. [All points](../benchmarks/results/isoflop.md) are in a table.
+# The rate stays constant. At four fifths of each budget a copy branches off, and its rate decays to zero (Hägele et al.
+# 2024). So the points of one size share some of their luck. Losses are measured on the last twentieth of the text. No run
+# reads the text more than two and a half times. [All points](../benchmarks/results/isoflop.md) are in a table.
 #
 # Two smaller budgets were tried first, and left out before the model of section 7 was trained; those runs are not in the
 # record. There the best loss fell more slowly than here, because so small a run mostly learns which letters stand
@@ -793,9 +773,9 @@ show(
 #
 # $$L(N, D) = E + \frac{a}{N^{\alpha}} + \frac{b}{D^{\beta}}$$
 #
-# E is the **floor**, what even a perfect model cannot know about the next token. The second term is what the model loses by
-# being small, the third what it loses by having read too little. At a fixed budget C, D is C / (6 N). So with a
-# larger N the second term falls and the third rises. At the bottom of the bowl the derivative is zero:
+# E is the **floor**, what even a perfect model cannot know about the next token. The second term is what the model loses
+# by being small, the third what it loses by having read too little. At a fixed budget C, D is C / (6 N). So with a larger
+# N the second term falls and the third rises. At the bottom of the bowl the derivative is zero:
 #
 # $$-\frac{\alpha \, a}{N^{\alpha + 1}} + \frac{\beta \, b}{N \, D^{\beta}} = 0$$
 #
@@ -848,20 +828,18 @@ prove("they are equal at 11 trillion tokens of use", round(even / 1e12) == 11)
 # token of use costs it 2 · 26 billion less. The two bills are equal after 5.9·10²³ / 5.2·10¹⁰ tokens, about 11 trillion.
 # **The more a model will be used, the smaller it should be, and the longer it should read** (Sardana et al. 2024).
 #
-# <details><summary>How rough this is, and five findings that change the answer</summary>
+# <details><summary>How rough this is, and four findings that change the answer</summary>
 #
 # The fit rests on runs of at most 500 billion tokens.
 #
-# - **Counting.** Leave the tables out of N, look only at small models, and Chinchilla's own law looks like Kaplan's (Pearce
-#   and Song 2024).
+# - **Counting.** Leave the tables out of N, look only at small models, and Chinchilla's own law looks like Kaplan's
+#   (Pearce and Song 2024).
 # - **Text runs out.** Up to about four passes, old text is worth nearly as much as new; after that its worth fades
 #   (Muennighoff et al. 2023).
-# - **Experts.** With experts the total and the active size count differently, and finer experts are better at the same
-#   budget (Krajewski et al. 2024).
 # - **Precision.** Training in fewer bits is like having fewer parameters, and a model that read very much is hurt more by
 #   rounding afterwards (Kumar et al. 2024).
-# - **Thinking longer.** Operations can also be spent when a question is asked. On some tasks a small model that tries many
-#   times beats a model 14 times its size (Snell et al. 2024).
+# - **Thinking longer.** Operations can also be spent when a question is asked. On some tasks a small model that tries
+#   many times beats a model 14 times its size (Snell et al. 2024).
 #
 # </details>
 #
@@ -1035,20 +1013,20 @@ show(
 
 # %% [markdown] id="ways-say"
 # Your lines saw models of at most 3.2·10¹¹ operations, and they missed the loss of one that spent four times as much by
-# less than two per cent. A simpler guess did even better: that the loss drops by the same amount two more times.
-# But only your lines also said how large the model should be.
+# less than two per cent. A simpler guess did even better: that the loss drops by the same amount two more times. But only
+# your lines also said how large the model should be.
 #
-# So before you spend a large budget: count the memory, measure the utilisation in a short run, train small models at three
-# or more budgets, each with its best rate, and write down the loss that you expect.
+# So before you spend a large budget: count the memory, measure the utilisation in a short run, train small models at
+# three or more budgets, each with its best rate, and write down the loss that you expect.
 #
 # <details><summary>Evidence: the other ways to predict, and how the bar was made</summary>
 #
-# A guess of no progress is seven per cent off. One can also fit the law of 6.1 to all runs. With its floor it predicted too
-# little progress: the mean of the three runs lies just below its interval, and one of them inside it. Three budgets close
-# together are enough to extrapolate, but too few to tell the laws apart.
+# A guess of no progress is seven per cent off. One can also fit the law of 6.1 to all runs. With its floor it predicted
+# too little progress: the mean of the three runs lies just below its interval, and one of them inside it. Three budgets
+# close together are enough to extrapolate, but too few to tell the laws apart.
 #
-# Drawing as many runs as there are, with repetitions, is called a *bootstrap*. Nine tenths of the text were for training,
-# the last twentieth measured the loss, and the rate was chosen on the twentieth between them.
+# Nine tenths of the text were for training, the last twentieth measured the loss, and the rate was chosen on the
+# twentieth between them.
 #
 # </details>
 #
@@ -1116,14 +1094,14 @@ show(
 drawings.whole_transformer().show()
 
 # %% [markdown] id="whole-says"
-# A token becomes a vector. Attention lets it ask the tokens that it may see, several heads at a time, and positions tell it
-# where they stand. A feed-forward computes on what has arrived. Residual streams and norms let many such layers learn. An
-# encoder reads, a decoder writes, and a loss tells both how wrong they were. GPT-2 and Llama 3 have the same parts, without
-# the encoder.
+# A token becomes a vector. Attention lets it ask the tokens that it may see, several heads at a time, and positions tell
+# it where they stand. A feed-forward computes on what has arrived. Residual streams and norms let many such layers learn.
+# An encoder reads, a decoder writes, and a loss tells both how wrong they were. GPT-2 and Llama 3 have the same parts,
+# without the encoder.
 #
 # What you have now is a file. `course assemble` puts your answers into `my/my_transformer.py`, which needs only PyTorch,
-# trains a translator and a GPT, and writes. And you have a way of working: predict, measure, and look for what could prove
-# you wrong.
+# trains a translator and a GPT, and writes. And you have a way of working: predict, measure, and look for what could
+# prove you wrong.
 #
 # Where to go? Take a text that matters to you and find its bowl with `course sweep --data my_text.txt`. Three labs go on
 # from this chapter: [the rate of a wider model](labs/08_width_and_rates.ipynb), [one model for many
@@ -1131,18 +1109,17 @@ drawings.whole_transformer().show()
 #
 # <details><summary>Sources</summary>
 #
-# - Vaswani et al. 2017, arXiv:1706.03762, table 3; Devlin et al. 2019 (BERT), arXiv:1810.04805; Brown et al. 2020 (GPT-3),
-#   arXiv:2005.14165, table 2.1; Chowdhery et al. 2022 (PaLM, and utilisation), arXiv:2204.02311; Touvron et al. 2023 (Llama
-#   2), arXiv:2307.09288; Llama team 2024 (Llama 3), arXiv:2407.21783, table 4; DeepSeek-AI 2024 (DeepSeek-V3),
-#   arXiv:2412.19437, table 1.
+# - Vaswani et al. 2017, arXiv:1706.03762, table 3; Devlin et al. 2019 (BERT), arXiv:1810.04805; Brown et al. 2020
+#   (GPT-3), arXiv:2005.14165, table 2.1; Chowdhery et al. 2022 (PaLM, and utilisation), arXiv:2204.02311; Touvron et al.
+#   2023 (Llama 2), arXiv:2307.09288; Llama team 2024 (Llama 3), arXiv:2407.21783, table 4; DeepSeek-AI 2024
+#   (DeepSeek-V3), arXiv:2412.19437, table 1.
 # - Kaplan et al. 2020, arXiv:2001.08361; Hoffmann et al. 2022 (Chinchilla), arXiv:2203.15556; Besiroglu et al. 2024,
 #   arXiv:2404.10102 (its corrected fit); Porian et al. 2024, arXiv:2406.19146; Pearce and Song 2024, arXiv:2406.12907;
 #   Hägele et al. 2024, arXiv:2405.18392 (constant rates).
-# - Sardana et al. 2024, arXiv:2401.00448 (use); Muennighoff et al. 2023, arXiv:2305.16264 (repeated text); Krajewski et al.
-#   2024, arXiv:2402.07871 (experts); Kumar et al. 2024, arXiv:2411.04330 (precision); Snell et al. 2024, arXiv:2408.03314
-#   (thinking longer); Dettmers and Zettlemoyer 2023, arXiv:2212.09720 (bits).
-# - Micikevicius et al. 2018 (mixed precision), arXiv:1710.03740; Rajbhandari et al. 2020 (ZeRO), arXiv:1910.02054; Zhao et
-#   al. 2023 (FSDP), arXiv:2304.11277; Shoeybi et al. 2019 (Megatron), arXiv:1909.08053; Huang et al. 2019 (GPipe),
+# - Sardana et al. 2024, arXiv:2401.00448 (use); Muennighoff et al. 2023, arXiv:2305.16264 (repeated text); Kumar et al.
+#   2024, arXiv:2411.04330 (precision); Snell et al. 2024, arXiv:2408.03314 (thinking longer).
+# - Micikevicius et al. 2018 (mixed precision), arXiv:1710.03740; Rajbhandari et al. 2020 (ZeRO), arXiv:1910.02054; Zhao
+#   et al. 2023 (FSDP), arXiv:2304.11277; Shoeybi et al. 2019 (Megatron), arXiv:1909.08053; Huang et al. 2019 (GPipe),
 #   arXiv:1811.06965; Lepikhin et al. 2020 (GShard), arXiv:2006.16668; Liu et al. 2023 (Ring Attention), arXiv:2310.01889;
 #   Patarasuk and Yuan 2009 (the ring).
 # - Williams, Waterman and Patterson 2009, *Roofline*; Dao et al. 2022 (FlashAttention), arXiv:2205.14135; Kimi team 2025
