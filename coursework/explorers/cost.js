@@ -71,7 +71,7 @@ function render({ model, el }) {
       ["optimizer", 2 * (stage >= 1 ? part : bytes)], ["activations", activations],
     ]);
     const cache = 2 * L * B * G * T * (paper ? 2 : 1) * E * w;
-    return { name, family, L, H, D, F, G, V, P, B, T, parameters, flops, six: 6 * N * n, stages, cache };
+    return { name, family, L, H, D, F, G, V, P, B, T, parameters, flops, N, six: 6 * N * n, stages, cache };
   }
 
   function python(c) {
@@ -99,7 +99,8 @@ function render({ model, el }) {
     const c = costs(), p = presets[model.get("model")], total = sum(c.parameters), step = sum(c.flops);
     const own = ["layers", "heads", "head_width", "kv_heads"].some((name, i) => model.get(name) !== p[[2, 3, 4, 8][i]]);
     sentence.textContent = `${own ? "Own sizes after " : ""}${c.name}, width ${c.D}: ${whole(total)} parameters. ` +
-      `A training step of ${c.B} \u00d7 ${c.T} tokens has ${short(step)} operations, ${fixed(step / c.six, 2)} times 6ND. ` +
+      `A training step of ${c.B} \u00d7 ${c.T} tokens has ${short(step)} operations, ${fixed(step / c.six, 2)} times 6ND ` +
+      `with the ${whole(c.N)} parameters that multiply. ` +
       `The cache of these tokens takes ${gib(c.cache)} GiB.`;
     fill(count, "Parameters", [], [...c.parameters.filter(([, x]) => x).map(([name, x]) => [name, whole(x)]), ["all", whole(total)]]);
     fill(operations, "Operations of a step", [], [...c.flops.map(([name, x]) => [name, short(x)]), ["all", short(step)]]);

@@ -41,7 +41,7 @@ def check(page, batch, length, *, architecture="decoder", dtype=torch.bfloat16, 
     said = page.get_by_role("status").inner_text()
     assert f"width {config.d_model}: {total:,} parameters." in said
     assert f"A training step of {batch} × {length} tokens has {power_of_ten(flops.total(), 4)} operations, " in said
-    assert f"{flops.total() / six_n_d(N, batch * length):.2f} times 6ND" in said
+    assert f"{flops.total() / six_n_d(N, batch * length):.2f} times 6ND with the {N:,} parameters" in said
     assert f"takes {cache / 2**30:.2f} GiB" in said
 
 

@@ -114,7 +114,7 @@ EXERCISE = Exercise(
     what="""Models of several sizes have all spent the same budget. Write `isoflop_minimum(sizes, losses)`, both (n,)
 in float64 with n of 4 or more: fit a parabola $a u^2 + b u + c$ with $u = \\log N$ to the losses, by least squares
 over all points, and return two floats, the size and the loss of its lowest point. The size is a number of parameters,
-not a logarithm. `torch.linalg.lstsq(X, y).solution` solves for you.""",
+not a logarithm. If `X` has the columns $u^2$, $u$ and 1, `torch.linalg.lstsq(X, losses).solution` is $a$, $b$, $c$.""",
     why="""The best of the measured models is only the best of those that you happened to train. The
 bottom of a parabola may lie between them.""",
     difficulty=3,
@@ -161,7 +161,7 @@ three-points (used="three"): uses only the best model and the two nearest to it
     ],
     hints=(
         "If the losses lay exactly on a parabola, how would you find its lowest point?",
-        "Build a table with the columns u², u and 1, solve for a, b and c, and put -b / (2 a) back into the parabola.",
+        "Stack u², u and ones as columns and solve for a, b and c. The lowest point is at u = -b / (2 a).",
         """u = sizes.log()
 design = torch.stack([____, u, torch.ones_like(u)], dim=-1)
 a, b, c = torch.linalg.lstsq(design, losses).solution

@@ -24,13 +24,14 @@ def _compute():
 EXERCISE = Question(
     title="Around the ring",
     kind="measure",
-    what="""Four processes train GPT-2 with data parallelism. After each backward pass every process holds 124,439,808
-gradients in float32, and all need the sum. Each cuts its own into four parts and stands in a ring: in a step every
-process sends one part to the next one and receives one from the previous one. First the parts travel until each
-process holds one part summed over all four; then the sums travel until each process holds all four. Play it through,
-on paper or in a few lines of code: how many bytes does one process send?""",
-    why="""The number hardly grows with the processes, so more of them can share the work, and divided by
-the bandwidth it is the time that the backward pass must hide.""",
+    what="""Four processes train GPT-2 with data parallelism. In every training step each process computes
+124,439,808 gradients in float32, and all need the sum. Each splits its gradients into four parts, and the processes
+form a ring: in one step of the ring every process sends one part to the next process and receives one from the
+previous. First the parts travel until each process holds one part summed over all four. Then the sums travel until
+each process holds all four. Play it through, on paper or in a few lines of code: how many bytes does one process
+send?""",
+    why="""The number hardly grows with the processes, so more of them can share the work. Divided by the bandwidth
+it is the time that sending takes, and most of it should pass while the backward pass still computes.""",
     difficulty=3,
     minutes=10,
     right=746_638_848,

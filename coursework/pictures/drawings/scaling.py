@@ -1,4 +1,4 @@
-"""The drawings of chapter 8: where parameters, operations and bytes are, how devices share them, how a law is read."""
+"""The drawings of chapter 8: where parameters, operations and bytes are, how devices share them."""
 
 from itertools import pairwise
 
@@ -94,8 +94,8 @@ def fetch_and_compute() -> Drawing:
         alt="Two timelines with two rows each, fetch and compute. Writing one token: fetching the weights takes the "
         "whole time, computing a sliver of it. Reading many tokens at once: the fetch is just as long, but computing "
         "takes several times longer.",
-        caption="The weights have to come either way, and take equally long. With one token there is little to do "
-        "with them; with thousands, computing takes longer than the fetch.",
+        caption="Either way the weights must be fetched, and that takes the same time. With one token there is little "
+        "to do with them. With thousands, computing takes longer than the fetch.",
     )
     for top, title, fetch, compute in (
         (40.0, "one token: the processor waits for memory", 90.0, 6.0),
@@ -119,8 +119,8 @@ def split_states() -> Drawing:
         262,
         alt="Sharded data parallelism. Each of four devices keeps one column of each layer and reads a text of its "
         "own. Before each layer the missing columns are sent to all, and afterwards they are dropped.",
-        caption="Sharded: hatched cells lie on another device. Each device borrows a layer when it needs it, and drops "
-        "it.",
+        caption="Hatched cells lie on another device. Each device borrows the missing parts of a layer when it needs "
+        "them, and then drops them.",
     )
     middles = [79.5 + 147 * device for device in range(4)]
     for device, x in enumerate(middles):
@@ -149,8 +149,7 @@ def split_matrices() -> Drawing:
         alt="Tensor parallelism with two devices. Device 0 multiplies its part h 1 of the inner vector with its rows "
         "W 1 of the matrix, device 1 multiplies h 2 with W 2. The two results are added, and the sum goes into the "
         "residual stream.",
-        caption="Tensor parallelism: each device has a part of the vector h and the rows of W that multiply it. Only "
-        "the results are sent.",
+        caption="Each device has a part of the vector h and the rows of W that multiply it. Only the results are sent.",
     )
     picture.stream((548, 30), (548, 176))
     for device, y in enumerate((62.0, 144.0)):
@@ -178,8 +177,8 @@ def split_layers() -> Drawing:
         alt="A table of four devices over seven steps of time. Device 0 works on parts 1, 2, 3 and 4 of the batch and "
         "then waits for three steps. Each further device begins one step later and ends one step later, so each waits "
         "for three of seven steps.",
-        caption="Pipeline parallelism, forward pass: each device has a quarter of the layers, and works on one part of "
-        "the batch after the other. In the hatched cells it waits.",
+        caption="The forward pass: each device has a quarter of the layers and works on one part of the batch after "
+        "the other. In the hatched cells it waits.",
     )
     for device in range(4):
         y = 24.0 + 44 * device
@@ -203,9 +202,9 @@ def ring_sum() -> Drawing:
         "numbers. After one step device 1 has a of two devices, device 2 b of two, device 0 c of two. After two "
         "steps each has one part summed over all three. After two more all have all sums. A double edge marks the "
         "part that a device sends next: a, b and c at first, then c, a and b, then the complete ones, b, c and a.",
-        caption="Three devices, three parts. In each step each device sends its part with the double edge to the "
-        "device below, the last to the first. Two steps add up, two more spread the sums. A filled cell holds the sum "
-        "over all.",
+        caption="Three devices, three parts. In each step each device sends the part with the double edge to the "
+        "device below, and the last sends to the first. Two steps add up, and two more spread the sums. A filled cell "
+        "holds the sum over all.",
     )
     titles = ("start", "1 step", "2 steps", "4 steps")
     counts = [[[1] * 3 for _ in range(3)]]
@@ -230,30 +229,4 @@ def ring_sum() -> Drawing:
                     picture.box(at, (38, 42), colour=palette.query)
                 picture.box(at, (30, 34), str(found[device][part]), colour=palette.key if done else INK, filled=done)
     picture.text((300, 228), "the number in a cell: how many devices' gradients it holds", size=15, colour=GREY)
-    return picture
-
-
-def equal_budgets() -> Drawing:
-    """Three rectangles of the same area: parameters times tokens."""
-    picture = Drawing(
-        262,
-        alt="Three rectangles of the same area. Their height is the number of parameters, their width the number of "
-        "tokens. A small model reads a long text, a middle one a middle text, a large model a short text.",
-        caption="By the rule C ≈ 6 · N · D, equal areas cost about the same. Only height and width count, not where a "
-        "rectangle stands.",
-    )
-    area, x = 11_000.0, 64.0
-    for (width, name), colour in zip(
-        ((220.0, "small, long text"), (110.0, "in between"), (66.0, "large, short")),
-        (palette.query, palette.value, palette.key),
-        strict=True,
-    ):
-        height = area / width
-        picture.bar((x, 206 - height / 2), (width, height), colour=colour)
-        picture.text((x + width / 2, 224), name, size=15)
-        x += width + 50
-    picture.line([(50, 206), (50, 22)], colour=GREY)
-    picture.upright((30, 180), "parameters N", colour=GREY)
-    picture.line([(50, 206), (590, 206)], colour=GREY)
-    picture.text((590, 248), "tokens D", anchor="end", size=15, colour=GREY)
     return picture
