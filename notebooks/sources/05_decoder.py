@@ -584,7 +584,7 @@ report(600, gpt)
 # %% [markdown] id="baselines"
 # ### 4.4 How good is it?
 #
-# A loss means little by itself, so we compare three simple models. The first gives each of the V characters the same
+# A loss means little by itself, so we compare it with three simple models. The first gives each of the V characters the same
 # probability; its loss is ln V **nats**, the unit of a loss with the natural logarithm. The **unigram** knows how frequent
 # each character is. The **bigram** knows how often each one follows each other one, as in section 1's table of followers.
 
@@ -644,7 +644,7 @@ def most_likely(logits):  # (B, V) -> (B, 1)
 with_cache = generate(mine, tokens[:, :5], 20, most_likely)
 without = write_greedily(mine, tokens[:, :5], 20)
 prove("with and without a cache, the same text", torch.equal(with_cache, without))
-print(repr(to_text(generate(gpt, to_ids("The value of "), 120, most_likely)[0])))
+print("greedy:", repr(to_text(generate(gpt, to_ids("The value of "), 100, most_likely)[0])))
 
 # %% [markdown] id="choosing"
 # ## 5 Choosing the next token
