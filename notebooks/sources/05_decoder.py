@@ -691,7 +691,7 @@ for settings, by_hand in (
 
 
 # %% id="sampler"
-def sampler(temperature=1.0, p=1.0, generator=None):  # builds the choose function for generate
+def sampler(temperature=1.0, p=1.0, generator=None):  # builds the function choose
     def choose(logits):  # (B, V) -> (B, 1)
         if temperature == 0:
             return most_likely(logits)
