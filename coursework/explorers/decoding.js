@@ -1,4 +1,4 @@
-// Generation step by step: the encoder's map, and the rows that the decoder's two maps have so far.
+// Generation step by step: the rows that the map across has so far; on request the maps within each side, too.
 function render({ model, el }) {
   const maps = model.get("maps"), source = names(model.get("source")), read = names(model.get("read"));
   const written = model.get("written"), chance = model.get("probabilities"), T = read.length;
@@ -44,7 +44,9 @@ function render({ model, el }) {
 
   for (const name in first) model.on("change:" + name, draw);
   draw();
-  el.append(h("div", { class: "cx-controls" }, step.node, head.node, reset), sentence,
-    h("div", { class: "cx-columns" }, ...tables.map((table, n) => scroller(["Encoder", "Decoder", "Across"][n] + " map", table))),
+  const [encoder, decoder, across] = tables.map((table, n) => scroller(["Encoder", "Decoder", "Across"][n] + " map", table));
+  const within = h("div", { hidden: true }, h("div", { class: "cx-columns" }, encoder, decoder));
+  const more = toggle("Show the attention within each side", (on) => { within.hidden = !on; });
+  el.append(h("div", { class: "cx-controls" }, step.node, head.node, more.node, reset), sentence, across, within,
     h("p", { class: "cx-note" }, "Rows are queries, columns are keys. Hatched: later tokens, which the causal mask hides. Empty rows are not yet written."));
 }

@@ -1,9 +1,9 @@
 # %% [markdown] id="title"
 # # 5 The decoder
 #
-# A decoder writes. Halfway through this chapter you will have a GPT of your own. You write its forward pass and the loop
-# that lets it write, you train it, and it continues a prompt that you type. In the second half you write the decoder
-# layer of a translator.
+# A decoder writes. Before this chapter is half over, a GPT of your own will write, too. You program its forward pass, train
+# it, make it faster, and let it continue a prompt that you type. In the second half you write the decoder layer of an
+# encoder–decoder, which learns to write words backwards.
 #
 # You need chapters [1](01_attention.ipynb) to [4](04_encoder.ipynb). With its exercises the chapter takes about {minutes}
 # minutes; four good places to stop are marked.
@@ -40,11 +40,11 @@ torch.set_num_threads(1)
 # %% [markdown] id="loop"
 # ## 1 One token at a time
 #
-# Ask a chat model for a story, and the words appear one after the other. This is not a special effect. Nearly all chat
-# models answer only one question, *what comes next?*, again and again.
+# Ask a chat model for a story, and the words appear one after the other. This is not a special effect. Nearly every chat
+# model answers only one question, again and again: *what comes next?*
 #
-# We begin with a very simple model. It has read one sentence, and for each word it has noted which words came after it.
-# To write, it draws one of the words noted for the last word, and goes on from there.
+# We begin with a very simple model. It has read one sentence, and noted for each word which words came after it. To
+# write, it draws one of those noted for the last word, and goes on from there.
 
 # %% id="first-look"
 text = "the cat saw the dog and the dog saw the bird and the bird saw the cat and so on"
@@ -59,10 +59,11 @@ print(followers["the"])
 print(" ".join(written))
 
 # %% [markdown] id="what-just-happened"
-# The first line printed is what the model noted for *the*; the second is what it wrote, in four steps:
+# The first printed line is what the model noted for *the*. The second is the text that it wrote. Each new word took four
+# steps:
 #
 # 1. Take the **tokens** so far. Here a token is a word; later it is a letter.
-# 2. Give them to the model. This one looks at the last one only.
+# 2. Give them to the model. Our model looks at the last one only.
 # 3. The model says how probable *each* token of the vocabulary is as the next one.
 # 4. **Choose** one token, append it to the text, and begin again.
 
@@ -97,8 +98,8 @@ def write_greedily(model, tokens, n_new):
 # token from those before it. The tokens to predict are the **targets**.
 #
 # What does it read? Before the first word there is nothing, so the model gets a special token, ⟨start⟩. Before
-# *cat* it may read ⟨start⟩ *the*, before *sat* ⟨start⟩ *the cat*. So the model reads the targets, moved one position to
-# the right, with ⟨start⟩ in front. This is called **shift right**.
+# *cat* it may read ⟨start⟩ *the*, and before *sat* it may read ⟨start⟩ *the cat*. So the
+# model reads the targets, moved one position to the right, with ⟨start⟩ in front. This is called **shift right**.
 #
 # But position 1 reads *the* and has to predict *cat*, and *cat* stands in the same row, one position further on. If
 # position 1 could look there, it would copy the answer and learn nothing. The **causal mask** prevents that: a position
@@ -108,15 +109,11 @@ def write_greedily(model, tokens, n_new):
 # Drawing: shift right and the causal mask as one picture
 drawings.shift_and_mask(["the", "cat", "sat", "."]).show()
 
-# %% [markdown] id="shift-says"
-# Look at the row of position 2. It sees ⟨start⟩, *the* and *cat*. Its first hatched cell is *sat*, the word that it has
-# to predict.
-
 # %% exercise="shift_right"
 
 
 # %% [markdown] id="causal-mask-text"
-# The mask is a lower triangle: position i sees position j if j ≤ i. `tril` makes it, and True means: may look.
+# Position i may look at position j if j ≤ i. So the mask has True in its lower triangle, and `tril` makes it.
 
 
 # %% id="causal-mask"
@@ -163,11 +160,11 @@ prove("no output moves when a later token changes", not law)
 #
 # Suppose your mask is off by one, so that each position also sees the next one. No error is raised. How would you notice?
 #
-# The loss can tell. We train on **noise**: 14 symbols in a row, each drawn at random from 11. The model reads only the first 13. At each of
-# them it must name the symbol that comes next. Nobody can predict noise. The best guess gives each symbol the probability
-# 1/11, and its loss is −ln(1/11) = 2.40.
+# The loss can tell. We train on **noise**: 14 symbols in a row, each drawn at random from 11. The model reads the
+# first 13, and at each of them it predicts the symbol that comes next. Nobody can predict noise. The best guess gives each
+# symbol the probability 1/11, and its loss is −ln(1/11) = 2.40.
 #
-# **Predict.** One model gets the right mask, the other the mask that is off by one. What will the two losses be, roughly?
+# **Predict.** One model gets the right mask, and another gets the mask that is off by one. Roughly what will their losses be?
 
 # %% id="predict-leak"
 ex.predict("loss_of_the_leak", "")
@@ -193,14 +190,17 @@ def losses_on_noise(mask, steps=100):
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
     for step in range(steps + 1):
         tokens = noise_tokens(64 if step < steps else 1000, 14, 11, generator=generator)
-        logits = model(tokens[:, :-1])  # (B, T, V)
+        with record_weights(model) as maps:
+            logits = model(tokens[:, :-1])  # (B, T, V)
         each = F.cross_entropy(logits.mT, tokens[:, 1:], reduction="none")  # (B, T)
         if step < steps:
             optimizer.zero_grad()
             each.mean().backward()
             optimizer.step()
-    favourite = logits.detach().softmax(-1).amax(-1)[:, -1].mean().item()  # at the last position
-    return each.detach().mean(0), favourite
+    last, (weights,) = logits[:, -1].detach().softmax(-1), maps.values()  # (B, V) at the last position
+    often = F.one_hot(tokens[:, :-1], 11).sum(1)  # (B, V): how often each symbol was read
+    most_read = (often.gather(1, last.argmax(-1, keepdim=True)).squeeze(1) == often.amax(-1)).float().mean().item()
+    return each.detach().mean(0), (last.amax(-1).mean().item(), most_read, weights[:, -1].mean(0).max().item())
 
 
 by_position, favourites = {}, {}
@@ -226,15 +226,18 @@ losses_of = {arm: [record.values(arm, "loss", rate) for rate in record.rates] fo
 prove("in ten trainings the leak is far below the floor", max(map(max, losses_of["off by one"])) < 0.25)
 prove("and the right mask at the floor", all(abs(one - 2.4) < 0.006 for some in losses_of["right"] for one in some))
 prove("off by one, the last position loses more than an even guess", last > noise_floor(11) + 0.1)
-prove("off by one, the last position prefers a symbol by far", favourites["off by one"] > 0.18)
+favourite, most_read, largest_weight = favourites["off by one"]
+prove("off by one, the last position prefers a symbol by far", favourite > 0.18)
+prove("mostly the one that it has read most often", most_read > 0.6)
+prove("because it looks at all 13 positions about evenly", largest_weight < 0.13)
 prove("the right mask stays at the floor", abs(right - noise_floor(11)) < 0.03)
 prove("off by one, only the last position still has to guess", by_position["off by one"][:-1].max() < 0.5 < last)
 
 # %% [markdown] id="leak-why"
-# The second model is far below what is possible. That is how you notice a leak: **a loss that is too good is a bug
-# report**. Twelve positions copy the answer and lose almost nothing. At position 12 the answer is not among the 13 symbols
-# that the model reads, so there it must guess. It does not guess evenly, but favours one symbol without reason: that costs
-# about 2.7 instead of 2.40. Averaged over 13 positions, that is 0.2, nearly the whole loss.
+# That is how you notice a leak: **a loss that is too good is a bug report**. Twelve positions copy the answer and lose
+# almost nothing. But position 12 has no next position to look at. So it looks at all 13 about evenly, and mostly bets on
+# the symbol that it has read most often. In noise this costs about 2.7 instead of 2.40. Averaged over 13
+# positions, that is 0.2, nearly the whole loss.
 #
 # <details><summary>Evidence: ten trainings with each mask, and another way to notice a leak</summary>
 #
@@ -250,17 +253,17 @@ prove("off by one, only the last position still has to guess", by_position["off 
 # ## 3 Teacher forcing
 #
 # To write 13 tokens, the loop of section 1 needs 13 passes through the model. But in training the text is already known.
-# The model reads the *true* tokens, moved right by one, whatever it would have said itself, and it predicts all targets in
-# **one** pass. A pupil answers, the teacher says the right word, and the pupil goes on from there: hence the name **teacher
-# forcing**.
+# The model reads the *true* tokens, moved right by one, even where it would have written something else, and it predicts
+# all targets in **one** pass. It is like a pupil whose teacher says the right word after each answer, hence the name
+# **teacher forcing**.
 #
 # Does one pass really predict what the loop would predict after the same tokens? Yes: the causal mask lets each position
 # see exactly what the loop would have seen. We test it with `small`, a random model from a folded cell of section 2.
-# `prove` prints nothing if this holds:
+# `prove` stays silent if it is so:
 
 # %% id="prefix"
-targets = torch.randint(2, 17, (3, 13))  # three texts
-read = shift_right(targets, 1)
+targets = torch.randint(2, 17, (3, 13))  # three texts; ids 0 and 1 are reserved
+read = shift_right(targets, 1)  # id 1 is ⟨start⟩, id 0 will be padding
 with torch.no_grad():
     one_pass = small(read)  # (B, T, V)
     prefixes = [small(read[:, : t + 1])[:, -1] for t in range(13)]  # 13 passes
@@ -268,8 +271,8 @@ gap = (one_pass - torch.stack(prefixes, dim=1)).abs().max()
 prove("one pass predicts the same as 13 passes over prefixes", gap < 1e-5)
 
 # %% [markdown] id="prefix-says"
-# So training takes one pass, and writing takes T, one after the other: that is why writing is slow. And in training the
-# model reads true tokens, in writing its own (section 8).
+# So training takes one pass, but writing takes T passes, one after the other. That is why writing is slow. And when the
+# model writes, it no longer reads true tokens, but its own (section 8).
 #
 # <details><summary>Why may we add up the losses of single tokens?</summary>
 #
@@ -278,13 +281,13 @@ prove("one pass predicts the same as 13 passes over prefixes", gap < 1e-5)
 #
 # </details>
 #
-# **A good place to stop:** you know how a decoder is trained.
+# **A good place to stop:** you know how a decoder is trained, and you have written its shift.
 
 # %% [markdown] id="gpt-intro"
 # ## 4 Your own GPT
 #
-# The simplest model that writes reads *one* text and goes on with it: a story, a chat. It is called a **GPT**, or
-# *decoder-only*. Its layers are those of an encoder, but under the causal mask: that one mask turns a reader into a writer.
+# The simplest model that writes reads *one* text and continues it: a story, or a chat. It is called a **GPT**, or
+# *decoder-only*. Its layers are those of an encoder under the causal mask, and a linear map at the top makes logits.
 
 # %% id="gpt-drawn" tags=["hide-input"]
 # Drawing: a GPT
@@ -294,7 +297,7 @@ drawings.gpt_stack().show()
 # ### 4.1 Remember keys and values
 #
 # To write the thousandth token, the loop of section 1 reads all 999 tokens before it. One turn earlier it read 998 of
-# them. Nearly everything that it computes, it has computed before.
+# them. So it computes nearly everything again.
 
 # %% [markdown] id="cache-asymmetry"
 # What is needed from the old tokens? Take the newest position, *t*. In one layer, its attention output is
@@ -302,13 +305,14 @@ drawings.gpt_stack().show()
 # $$o_t = \sum_{s \le t} w_{ts} \, v_s, \qquad w_{ts} = \mathrm{softmax}\left(\frac{q_t \cdot k_s}{\sqrt{E}}\right)$$
 #
 # Here $q_t$ is its own query, and $k_s$ and $v_s$ are the keys and values of all positions so far. The softmax runs over
-# all s ≤ t, E is the width of the head, and D that of the model. All we need from the old tokens is their keys and values.
+# all s ≤ t. E is the width of the head, and D that of the model. So all we need from the old tokens is their keys
+# and values.
 #
-# But could a new token change them? No, thanks to the causal mask. In the first layer, the key of the
-# second token is made of that token alone. What its position hands on to the second layer is made of the first two
-# tokens only, and so on. Whatever is appended, **keys and values of earlier tokens never change**.
+# But could a new token change them? No, thanks to the causal mask. In the first layer, the key of the second token is made of
+# that token alone. What its position hands on to the second layer is made of the first two tokens only, and so on. So
+# **keys and values of earlier tokens never change**.
 #
-# So we keep them, in the **key–value cache**. At each step the model reads *only the new token*, appends its key and
+# We keep them in the **key–value cache**. At each step the model reads *only the new token*, appends its key and
 # value to the cache, and lets its query look at all of it.
 
 # %% id="cache-drawn" tags=["hide-input"]
@@ -316,24 +320,26 @@ drawings.gpt_stack().show()
 drawings.cache_steps().show()
 
 # %% [markdown] id="cache-mask-text"
-# One detail needs care: the mask. If P past tokens are in the cache and T new ones come, there are T queries and P + T
-# keys. The first new token may see all P past ones and itself, the second sees one more. So the triangle moves to the
-# right by P: `tril(P)`.
+# If P past tokens are in the cache and T new ones come, there are T queries and P + T keys. The first new token may see all
+# P past ones and itself, and the second sees one more. So the triangle of the mask moves to the right by P: `tril(P)`. Here
+# it is for P = 5 and T = 2.
+
+# %% id="moved-triangle"
+print(torch.ones(2, 5 + 2).tril(5).int())  # two queries, seven keys
 
 # %% exercise="kv_cache_step"
 
 
 # %% [markdown] id="cache-price"
 # With the cache, a text of 128 tokens sends 128 positions through the model instead of 1 + 2 + … + 128 = 8,256. The
-# price is memory. In a model with two layers of width 64, each token leaves a key and a value in each layer: 2 · 2 · 64 =
-# 256 numbers.
+# price is memory. In two layers of width 64, each token leaves two keys and two values: 4 · 64 = 256 numbers.
 
 # %% [markdown] id="gpt-parts-text"
 # ### 4.2 The model
 #
-# Now the whole model. A folded cell holds its parts from earlier chapters. Two things are new in its attention. It keeps a
-# cache, as in your step: a dictionary, empty at first, then with all keys `"k"` and values `"v"` so far, of H heads. And it
-# rotates each key by its position once, before the key is cached.
+# A folded cell holds the parts of the model from earlier chapters. Two things are new in its attention. Each key is
+# rotated by its position once, before it is cached. And the cache is a dictionary, empty at first. Then `cache["k"]` holds
+# all keys so far and `cache["v"]` holds all values, of all H heads.
 
 # %% id="gpt-parts" tags=["hide-input"]
 # Parts of earlier chapters: heads (2), rotary positions (3), feed-forward and layer (4); new is the cache
@@ -386,7 +392,6 @@ class Layer(nn.Module):
 # Here is one such layer, with 4 heads of width 16. It reads three texts of five tokens, and then two more tokens of
 # each:
 
-
 # %% id="gpt-one-layer"
 layer, cache = Layer(d_model=64, n_heads=4), {}
 for P, T in ((0, 5), (5, 2)):  # P tokens are in the cache, T are new
@@ -396,36 +401,17 @@ for P, T in ((0, 5), (5, 2)):  # P tokens are in the cache, T are new
     print(f"cache['k'] is now {tuple(cache['k'].shape)}")
 
 # %% [markdown] id="gpt-shapes-text"
-# The third axis of `cache["k"]` tells how many tokens were read. The mask is the `tril(P)` of your step, (T, P + T), and
-# all texts, heads and layers share it.
+# The third axis of `cache["k"]` tells how many tokens were read. The mask is the `tril(P)` of your step. Its shape
+# is (T, P + T), and all texts, heads and layers share it.
 
 # %% exercise="gpt"
 
 
-# %% [markdown] id="gpt-generate-text"
-# **A good place to stop:** you have written the forward pass of a GPT.
-#
-# ### 4.3 The loop that writes
-#
-# Next comes the loop of section 1, now with caches. The model reads the prompt once, and then one token at a time. How to
-# choose is left to a function, for example:
-
-
-# %% id="most-likely"
-def most_likely(logits):  # (B, V) -> (B, 1)
-    return logits.argmax(dim=-1, keepdim=True)
-
-
-# %% exercise="generate"
-
-
 # %% [markdown] id="text-idea"
-# Your GPT can write, but only nonsense. Next it learns.
+# ### 4.3 Train it on real text
 #
-# ### 4.4 Train it on real text
-#
-# Our text is the reference of the Python language. A token is a single character. The last tenth is **held out**: the
-# model never trains on it.
+# Your GPT runs, but it knows nothing yet. It will learn from the Python language reference. A token is a single character.
+# The last tenth is **held out**: the model never trains on it.
 #
 # <details><summary>Is the held-out part really new?</summary>
 #
@@ -470,23 +456,17 @@ print(len(text), "characters,", V, "different ones")
 print(f"held-out pieces of 50 characters that were seen before: {seen_before(text):.1%}")
 prove("with repeated paragraphs it would be 87 %", round(seen_before(reference_text()[:300_000]), 2) == 0.87)
 
-# %% [markdown] id="baselines"
-# We compare with three simple models. The first gives each of the V characters the same probability; its loss is ln V
-# **nats**, the unit of a loss with the natural logarithm. The **unigram** knows how frequent each character is. The
-# **bigram** knows which one follows which: it is section 1's table of followers, with counts.
-
-# %% exercise="bigram_loss"
-
-
 # %% [markdown] id="gpt-question"
-# Our model has two layers of width 64. The training loop, in the folded cell, is the one you know. It draws six pieces of
-# 129 characters. The inputs are all but the last, the targets all but the first: this slicing is the shift, and no ⟨start⟩
-# is needed. Chapter 6 explains why the learning rate rises and falls, and what the optimizers do: AdamW here, Adam in
-# section 7.
+# Our model has two layers of width 64. At each step, the training loop in the folded cell draws six random pieces of 129
+# characters. The inputs are all but the last character, and the targets are all but the first. This slicing is the shift,
+# and no ⟨start⟩ is needed. Chapter 6 explains the learning rate and the optimizer.
+#
+# Now and then the model writes 60 characters. It uses the loop of section 1, but draws each character at random, according
+# to its probability.
 
 
 # %% id="gpt-watched" tags=["hide-input", "not-compared:sampled-text"]
-# Build a GPT, and check it against course_lib; train: 600 steps; now and then note the loss, and draw 60 characters
+# Train: your GPT for 600 steps; now and then note its loss, and let it write; checks against course_lib
 def fresh_gpt(vocab_size, d_model=64, n_heads=4, n_layers=2):
     layers = [Layer(d_model, n_heads) for _ in range(n_layers)]
     model = GPT(vocab_size, d_model, layers, dropout=0.0)
@@ -543,9 +523,6 @@ def compare(mine, theirs, rename, *inputs):
     return (pairs[0] - pairs[1]).abs().max().item(), max(gap.abs().max().item() for gap in gaps)
 
 
-with_cache = generate(mine, tokens[:, :5], 20, most_likely)
-without = write_greedily(mine, tokens[:, :5], 20)
-prove("with and without a cache, the same text", torch.equal(with_cache, without))
 shared = {"norm_place": "pre", "activation": "gelu", "scale_embeddings": False, "tie_embeddings": False}
 shared |= {"head_bias": True, "dropout": 0.0}
 theirs = LanguageModel(
@@ -580,17 +557,39 @@ def held_out_loss(model):
     return F.cross_entropy(model(inputs).flatten(0, 1), targets.flatten()).item()
 
 
+@torch.no_grad()
+def write_by_chance(model, tokens, n_new, generator):
+    for _ in range(n_new):
+        chances = model(tokens)[:, -1].softmax(dim=-1)  # (B, V)
+        tokens = torch.cat([tokens, torch.multinomial(chances, 1, generator=generator)], dim=1)
+    return tokens
+
+
 def report(step, model):
     curve.append((step, held_out_loss(model)))
     if step in (0, 50, 200, 600):
         generator = torch.Generator().manual_seed(1)
-        by_chance = lambda logits: torch.multinomial(logits.softmax(-1), 1, generator=generator)  # noqa: E731
-        print(f"step {step:3}: {to_text(generate(model, to_ids('The '), 60, by_chance)[0])!r}")
+        print(f"step {step:3}: {to_text(write_by_chance(model, to_ids('The '), 60, generator)[0])!r}")
 
 
 curve = []
 gpt = train_gpt(training, watch=(0, 25, 50, 100, 200, 300, 400, 500))
 report(600, gpt)
+
+# %% [markdown] id="gpt-writes"
+# At step 0 your GPT writes random characters. By step 600, most short words are English, and most long words are invented.
+#
+# **A good place to stop: your GPT writes.** You have programmed it, and it has learned from real text.
+
+# %% [markdown] id="baselines"
+# ### 4.4 How good is it?
+#
+# A loss means little by itself, so we compare it with three simple models. The first gives each of the V characters the same
+# probability; its loss is ln V **nats**, the unit of a loss with the natural logarithm. The **unigram** knows how frequent
+# each character is. The **bigram** knows how often each one follows each other one, as in section 1's table of followers.
+
+# %% exercise="bigram_loss"
+
 
 # %% id="gpt-curve" tags=["hide-input", "picture:30"]
 # Figure: the held-out loss beside the three baselines
@@ -602,9 +601,10 @@ levels = {f"{name}: {loss:.2f}": loss for name, loss in baselines.items()}
 axes = {"xlabel": "step", "ylabel": "held-out loss, nats per character"}
 show(
     common.curves(steps, {"": losses}, levels=levels, ylim=(1, 5.2), **axes),
-    alt="Held-out loss of the GPT against training steps. It starts near ln V, falls below the unigram, then below the "
+    alt="Held-out loss of the GPT against training steps. It starts a little above ln V, falls below the unigram, then below the "
     "bigram, and ends far below it.",
-    caption="The model passes the baselines one after the other and ends far below the bigram.",
+    caption="Untrained, the model does a little worse than “even”, because its guesses are uneven without reason. Then it "
+    "passes the baselines one after the other.",
 )
 record = claim("gpt_and_bigram")
 five, control = record.arms
@@ -614,9 +614,8 @@ prove("and the control's", [f"{loss:.2f}" for loss in record.range(control, "hel
 prove("your GPT is, too", curve[-1][1] < baselines["bigram"] - 0.6)
 
 # %% [markdown] id="gpt-table-says"
-# After 600 steps the model still invents most of its longer words, yet it is far better than the bigram. Why? As a
-# control, the same GPT was trained to look at the newest character only. It came out about as good as the bigram. So the
-# advantage comes from looking further back.
+# Your GPT ends far below the bigram. Why? The same GPT, trained to look at the newest character only, came out about as good
+# as the bigram. So the advantage comes from looking further back.
 #
 # <details><summary>Evidence: five trainings of each</summary>
 #
@@ -625,18 +624,40 @@ prove("your GPT is, too", curve[-1][1] < baselines["bigram"] - 0.6)
 #
 # </details>
 
+# %% [markdown] id="gpt-generate-text"
+# ### 4.5 A faster loop
+#
+# So far the loop of section 1 has done the writing. For each new character it read the whole text again. With caches, the
+# model reads the prompt once, and then one token at a time. A function decides how to choose, for example:
+
+
+# %% id="most-likely"
+def most_likely(logits):  # (B, V) -> (B, 1)
+    return logits.argmax(dim=-1, keepdim=True)
+
+
+# %% exercise="generate"
+
+
+# %% id="gpt-circles" tags=["hide-input", "not-compared:text-of-a-trained-model"]
+# Check: with and without a cache, the same text; then your loop lets the trained GPT write, always the most probable
+with_cache = generate(mine, tokens[:, :5], 20, most_likely)
+without = write_greedily(mine, tokens[:, :5], 20)
+prove("with and without a cache, the same text", torch.equal(with_cache, without))
+print("greedy:", repr(to_text(generate(gpt, to_ids("The value of "), 100, most_likely)[0])))
+
 # %% [markdown] id="choosing"
 # ## 5 Choosing the next token
 #
-# Why not always choose the most probable token? Greedy texts of small models tend to run in circles, and they are the
-# same each time. So usually one **samples**: a token is drawn by chance, and more probable ones are drawn more often. But
-# one unlikely token can spoil a text. Three settings help:
+# Why not always choose the most probable token? You have just seen it: greedy texts of small models tend to run in
+# circles. So one usually **samples**: the next token is drawn at random, and more probable ones are drawn more often. But one
+# unlikely token can spoil a text. Three settings help:
 #
 # - **Temperature** divides all logits by a number. Below 1, differences grow, and the text becomes more careful. Above
 #   1 it becomes bolder. As it approaches 0, sampling becomes greedy.
 # - **Top-k** keeps the k most likely tokens and cuts the others.
 # - **Top-p** keeps the fewest tokens, the most likely first, whose probabilities sum to p or more. This set is called
-#   the **nucleus**. It is small where the model is sure, and large where many tokens would do.
+#   the **nucleus**. It is small where the model is sure, and large where many tokens are plausible.
 #
 # **By hand.** After *the cat sat on the*, a model gives five words these logits. The second row is their softmax:
 
@@ -648,15 +669,8 @@ prove("your GPT is, too", curve[-1][1] < baselines["bigram"] - 0.6)
 # | temperature 0.5: logits times two | 0.74 | 0.18 | 0.07 | 0.01 | 0.00 |
 # | temperature 2: logits halved | 0.35 | 0.24 | 0.19 | 0.12 | 0.10 |
 #
-# Top-k with k = 3 keeps *mat*, *floor* and *roof*. Top-p with p = 0.7 goes from the left: *mat* alone has 0.50, *mat* and
-# *floor* have 0.75. So two are kept, and both are divided by 0.75, their sum.
-#
-# <details><summary>A fourth setting: min-p</summary>
-#
-# **Min-p** keeps all tokens that are at least p times as likely as the most likely one. Here p = 0.2 keeps the
-# same three as top-k.
-#
-# </details>
+# Top-k with k = 3 keeps *mat*, *floor* and *roof*. Top-p with p = 0.7 goes from the left: *mat* alone has 0.50, and
+# *mat* and *floor* together have 0.75. So these two are kept, and both are divided by 0.75, their sum.
 
 # %% id="choosing-drawn" tags=["hide-input"]
 # Drawing: what top-k and top-p leave of five words; and a check of the table
@@ -677,11 +691,11 @@ for settings, by_hand in (
 
 
 # %% id="sampler"
-def sampler(temperature=1.0, p=1.0, generator=None):  # makes a choose for generate
+def sampler(temperature=1.0, p=1.0, generator=None):  # builds the function choose
     def choose(logits):  # (B, V) -> (B, 1)
         if temperature == 0:
             return most_likely(logits)
-        kept = top_p_filter(logits / temperature, p)
+        kept = top_p_filter(logits / temperature, p)  # first the temperature
         return torch.multinomial(kept.softmax(dim=-1), 1, generator=generator)
 
     return choose
@@ -695,8 +709,8 @@ def sampler(temperature=1.0, p=1.0, generator=None):  # makes a choose for gener
 #
 # </details>
 #
-# **Predict.** Your own GPT goes on from *the valu*, and from three beginnings that end with a space: *the value of*, *An*
-# and *x =*. After which of them does top-p with p = 0.9 keep few characters, and after which many?
+# **Predict.** Your GPT continues *the valu*, and three beginnings that end with a space: *the value of*, *An* and *x =*.
+# After which of these does top-p with p = 0.9 keep few characters, and after which many?
 
 # %% id="predict-nucleus"
 ex.predict("small_or_wide_nucleus", "")
@@ -728,20 +742,20 @@ SamplingExplorer(
     alt="Bars of the probabilities of the next character after “the value of ”: a few letters lead, each with less "
     "than half. Those kept by top-p 0.9 are marked, the long tail is cut.",
     caption="Choose a beginning, and move the settings. Inside a word the nucleus is a few characters, where a word "
-    "begins it is wide. The entropy is 0 if only one character can come. In course_lib, the settings are written "
-    "Sampling(…).",
+    "begins it is wide. Min-p keeps every character that is at least p times as likely as the most likely one. The entropy, in nats, says how undecided the draw is: 0 if only one character can come, ln N if "
+    "N characters are equally likely.",
 )
 
 # %% [markdown] id="strategies-says"
 # ### 5.1 Your own text
 #
-# Now let it learn from you. Put a text of your own here: notes, your code, a novel; 50,000 characters are enough.
+# Now let it learn from you. Put a text of your own here: notes, code, a novel. 50,000 characters are enough.
 
 # %% id="own-text"
 my_text = ""  # for example open("my_notes.txt", encoding="utf-8").read()
 
 # %% [markdown] id="live-text"
-# The next cell trains on your text, or goes on with the GPT from above. Type a prompt and move the controls. Look for
+# The next cell trains on your text. Without one, it keeps the GPT from above. Type a prompt and move the controls. Look for
 # repetition at temperature 0, and for invented words at 1.5. The darker a character, the more probable it was.
 
 # %% id="live" tags=["hide-input", "picture:40"]
@@ -795,14 +809,15 @@ first, inside = (losses[letter[targets] & (letter[inputs] == before)].mean() for
 prove("first letters of words cost over half as much again as later ones", first > 1.5 * inside)
 
 # %% [markdown] id="gpt-end"
-# **A good place to stop: your GPT writes.** This text is yours: your forward pass, your loop, your choice of the next token.
+# **A good place to stop:** your GPT continues what you type. The forward pass, the loop and the choice of each token are
+# yours.
 
 # %% [markdown] id="layer"
 # ## 6 The decoder layer
 #
-# A translator's decoder must look at two things: at the English words that it has written so far, and at the German
-# sentence, which the encoder of chapter 4 has turned into one vector for each word. These vectors are called the
-# **context**: (B, S, D) for S source tokens. So its layer has three steps, the **sublayers**:
+# A translator's decoder must look at two things: the English words that it has written so far, and the German sentence. The
+# encoder of chapter 4 has turned that sentence into one vector for each word, the **context**: (B, S, D) for S source
+# tokens. So the decoder's layer has three steps, the **sublayers**:
 #
 # 1. **Causal self-attention.** What has been written so far? Queries, keys and values all come from the target.
 # 2. **Cross-attention.** What is needed now? The *queries* come from the target; the *keys and values* come from the
@@ -814,7 +829,8 @@ prove("first letters of words cost over half as much again as later ones", first
 drawings.decoder_layer_stream().show()
 
 # %% [markdown] id="layer-says"
-# The thick grey line is the residual stream. Each sublayer reads a normed copy of it and adds its result. With *x* for the stream and *c* for the context:
+# The thick grey line is the residual stream. Each sublayer reads a normed copy of it and adds its result. With *x* for the
+# stream and *c* for the context:
 #
 # $$x \leftarrow x + \mathrm{self}(\mathrm{norm}(x)), \qquad x \leftarrow x + \mathrm{cross}(\mathrm{norm}(x), c),
 # \qquad x \leftarrow x + \mathrm{ff}(\mathrm{norm}(x))$$
@@ -825,10 +841,9 @@ drawings.decoder_layer_stream().show()
 # %% [markdown] id="model"
 # ## 7 Your own encoder–decoder
 #
-# The encoder is that of chapter 4. The decoder is built like your GPT: it turns ids into vectors, sends them through your
-# decoder layers, and makes logits. Both add learned positions to their tokens. So the attentions rotate nothing, and get
-# no positions. They get no cache either, because our words are short. Shorter sources are filled up with the token
-# 0, *padding*, and the mask `real`, True at real tokens, hides it.
+# The encoder is that of chapter 4. The decoder is built like your GPT, but from your decoder layers. Both add learned
+# positions to their tokens, so the attentions need no rotation, and get no positions. They get no cache either, because our
+# words are short. Shorter sources are filled up with the token 0, *padding*. The mask `real`, True at real tokens, hides it.
 
 
 # %% id="own-decoder" tags=["hide-input"]
@@ -888,8 +903,7 @@ drawings.encoder_decoder_tokens("cab").show()
 
 # %% [markdown] id="own-model-text"
 # For training, `forward` runs both in one pass. For writing they are called apart: the encoder once for a source, the
-# decoder again for each new token. The context never changes, so a large model would also keep the keys and values that
-# the cross-attention makes of it.
+# decoder again for each new token.
 
 
 # %% id="own-encoder-decoder"
@@ -910,7 +924,7 @@ class EncoderDecoder(nn.Module):
 # %% [markdown] id="reversal"
 # ### 7.1 Train it: read, then write backwards
 #
-# The task: read a word of four to eight random letters, and write it backwards. To write a letter, the decoder must know
+# The model reads a word of four to eight random letters, and writes it backwards. For each letter, the decoder must know
 # how far it has come, and fetch the right letter from the source.
 
 # %% id="reversal-data" tags=["hide-input"]
@@ -958,9 +972,9 @@ def train_reversal(steps, seed=0, peak=5e-3):
 
 
 # %% [markdown] id="reversal-write-text"
-# Now the loop of section 1, with a source. When does it end? The model says so itself, by choosing ⟨stop⟩. A chat model
-# ends its answer in the same way. But in a batch one text ends before another. Then the shorter one is filled up with padding until
-# all are finished. `source` holds the three words printed above, and `spell` turns ids into letters.
+# Here is the loop of section 1 again, now with a source. It ends when the model chooses ⟨stop⟩. A chat model ends its answer
+# in the same way. In a batch, a text that ends early is filled up with padding until all are finished. `source` holds the
+# three words printed above, and `spell` turns ids into letters.
 
 
 # %% id="reversal-write"
@@ -1025,10 +1039,10 @@ differs = not torch.allclose(mine(changed, read)[1], mine(new, read)[1], atol=1e
 prove("without the mask the padding would count", differs)
 
 # %% [markdown] id="maps-question"
-# ### 7.2 Its three attentions
+# ### 7.2 Where it looks
 #
-# **Predict.** When the model writes the first of eight letters, which source letter must the cross-attention find? And for the
-# last letter? What shape will the weights draw?
+# **Predict.** When the model writes the first of eight letters, which source letter must the cross-attention find? And for
+# the last? What shape will the weights draw?
 
 # %% id="predict-cross"
 ex.predict("figure_of_the_cross_attention", "")
@@ -1057,24 +1071,24 @@ DecodingExplorer(
     probabilities=chance.clamp(0, 1),
     caption="Move the number of written letters, and choose a head. j → d: reads j, writes d; < is the start. Where a "
     "letter occurs twice, its position stands in brackets. Across, the weights draw a diagonal from the last source letter to the first: each "
-    "written letter looks mostly at its mirror image. The encoder's map does not grow; the two others do.",
+    "written letter looks mostly at its mirror image. The two other attentions look within one side.",
 )
 
 # %% [markdown] id="free"
 # ### 7.3 When would you use which model?
 #
-# An **encoder–decoder** such as T5 or Whisper suits a task with two clear sides, such as translation or speech to text:
-# its encoder may look at the source in both directions. Where everything is one text, a GPT is enough. It can translate,
-# too, if the text begins with the source.
+# An **encoder–decoder** such as T5 or Whisper suits a task with two clear sides, such as translation: its encoder may look
+# at the source in both directions. Where everything is one text, a GPT is enough. It can translate, too, if the text begins
+# with the source.
 #
-# Greedy choice may miss the translation that is most probable *as a whole*, because a word that looks best now can lead to
-# a dead end. **Beam search** keeps the K best texts so far instead of one; you build it in the lab on
-# [choosing tokens](labs/05_choosing.ipynb).
+# Greedy choice may miss the text that is most probable *as a whole*, because a word that looks best now can lead to a dead
+# end. **Beam search** keeps the K best texts so far. Each further token lowers the probability of a text, so a **length
+# penalty** keeps short texts from winning too easily. Both are in the lab on [choosing tokens](labs/05_choosing.ipynb).
 #
 # ## 8 Free running: when a letter goes wrong
 #
 # In training the decoder always read true letters. When it writes, it reads its own, and this is called **free
-# running**. What happens if one of them is wrong? To see it, we take a model trained for only 100 steps.
+# running**. What happens if one of them is wrong? To see it, we train a model for only 100 steps.
 
 # %% id="free-example" tags=["hide-input", "not-compared:a-half-trained-model"]
 # Example: one word, written after the true letters and after its own
@@ -1097,18 +1111,21 @@ print(f"source: {spell(held_source[example])}    (wrong: a capital letter, or a 
 row("wanted", wanted, wanted)
 row("each letter after the TRUE ones before it", forced[example].tolist(), wanted)
 row("each letter after its OWN ones before it", free[example].tolist(), wanted)
+own_letters = spell(free[example])
+print(f"{'the same, its tail moved right by one':<42}", " ".join([own_letters[0], " ", *own_letters[1:]]))
 record = claim("own_letters")
 half, full = ([round(100 * one) for one in record.values(arm, "lost at letter 7")] for arm in record.arms)
 prove("half trained, own letters cost 14 to 34 points at position 6", sorted(half) == [14, 18, 28, 29, 34])
 prove("trained, they cost nothing", full == [0] * 5)
 
 # %% [markdown] id="free-example-says"
-# At position 1 both lines are wrong in the same way, since both had read the same. In the upper line the teacher then
-# puts the right letter in each time, and most letters after it are right. The lower line has left out the letter *f*.
-# Each later letter rightly follows the one before it, but stands *one letter early*: one mistake runs on to the end.
+# After *true* letters, the second letter is wrong. Then the teacher puts the right one in, and most later letters are
+# right. After its *own* letters, the model makes the same mistake: it leaves out the letter *f*. From then on, each letter
+# rightly follows the one before it, but stands *one position early*. The last line moves this tail right by one, and it
+# fits. So one mistake runs on to the end.
 #
-# This gap between training and writing is called **exposure bias**. Better training closes it here: after 300 steps the
-# model's own letters cost it nothing.
+# This is called **exposure bias**: in training the model never had to go on after its own mistake. Longer training does
+# not change that, but the model makes fewer mistakes. After 300 steps, reading its own letters no longer hurts it.
 #
 # <details><summary>Evidence: five trainings of each length</summary>
 #
@@ -1125,43 +1142,28 @@ prove("trained, they cost nothing", full == [0] * 5)
 #
 # When a large model writes a single text, most of its time goes into fetching its weights from memory, again for each
 # token. One pass over several tokens fetches them just once. So a small and fast model, the **draft**, guesses four tokens,
-# and the large model reads all four in one pass. As in teacher forcing, that pass says what it would write itself at each
-# position. It keeps the guesses up to the first that differs, and puts its own choice there. If all four hold,
-# its own choice comes fifth.
+# and the large model reads all four in one pass. As in teacher forcing, that pass says at each position what the large
+# model would write. It keeps the guesses up to the first that differs, and puts its own choice there. If all four guesses
+# are right, the large model adds a fifth token.
 
 # %% id="speculative" tags=["hide-input"]
 # Drawing: writing alone, and writing with guesses
 drawings.guesses_and_checks().show()
 
 # %% [markdown] id="speculative-says"
-# With greedy choice the text is exactly the same as without the draft. What a refused guess left in the cache is deleted. The
-# lab on [choosing tokens](labs/05_choosing.ipynb) measures the gain.
+# With greedy choice the text is exactly the same as without the draft. The lab on [choosing tokens](labs/05_choosing.ipynb)
+# shows that sampling keeps its probabilities, too, and measures the gain.
 
 # %% [markdown] id="thread-text"
 # ## 10 Your model so far
 #
-# Your GPT, your loop, your filter and your decoder layer go into `my_transformer.py`. The folded cell trains its GPT for
-# 200 steps, and lets it write.
+# Your GPT, your loop, your filter and your decoder layer go into `my_transformer.py`.
 
-# %% id="thread" tags=["hide-input", "not-compared:sampled-text"]
-# Train: the GPT of your file, 200 steps; then let it write
+# %% id="thread" tags=["hide-input"]
+# Build: your file so far
 from coursework.assembly.thread import so_far
 
 my = so_far(chapter=5)
-data, known = (own_ids, letters_of_writer) if my_text else (training, alphabet)
-torch.manual_seed(0)
-small_gpt = my.make_gpt(len(known), my.Config(d_model=64, n_layers=2))
-adam = torch.optim.AdamW(small_gpt.parameters(), lr=3e-3)
-draws = torch.Generator().manual_seed(0)
-for _ in range(200):
-    inputs, targets = windows(data, 6, draws)
-    F.cross_entropy(small_gpt(inputs).flatten(0, 1), targets.flatten()).backward()
-    adam.step()
-    adam.zero_grad()
-choose = functools.partial(my.choose, temperature=0.7, p=0.9, generator=draws)
-written = "".join(known[token] for token in my.generate(small_gpt.eval(), inputs[:1, :8], 120, choose)[0].tolist())
-print(f"{written[:8]!r} goes on: {written[8:]!r}")
-
 # %% [markdown] id="end"
 # ## 11 What you have
 #
@@ -1174,8 +1176,8 @@ print(f"{written[:8]!r} goes on: {written[8:]!r}")
 # | causal mask | position i sees position j if j ≤ i; with P cached tokens `tril(P)` | 2, 4.1 |
 # | teacher forcing | in training read the true tokens: one pass for all positions | 3 |
 # | GPT | layers under a causal mask; one text, no source | 4 |
-# | cache | keys and values of all earlier tokens | 4.1 |
-# | temperature, top-k, top-p | divide the logits; keep k tokens; keep the fewest that reach p | 5 |
+# | cache | keys and values of all earlier tokens | 4.1, 4.5 |
+# | temperature, top-k, top-p | divide the logits; keep k tokens; keep the fewest that reach p together | 5 |
 # | decoder layer | causal self-attention, cross-attention (keys, values from the encoder), feed-forward | 6 |
 # | the end | each text until ⟨stop⟩, then padding; the loop until all are finished | 7.1 |
 # | speculative decoding | a draft guesses, one pass checks | 9 |
@@ -1185,7 +1187,7 @@ print(f"{written[:8]!r} goes on: {written[8:]!r}")
 # ### You can now
 #
 # - write a GPT, and the loop that lets it write with a cache;
-# - train it on your own text, and choose how it chooses;
+# - train it on your own text, and set how it picks the next token;
 # - write the decoder layer of a translator;
 # - notice a leak by a loss that is too good.
 #
@@ -1225,9 +1227,8 @@ print(f"{written[:8]!r} goes on: {written[8:]!r}")
 #
 # ### What comes next
 #
-# [Chapter 6](06_training.ipynb) is about training itself. Or stay with the decoder, in the labs on [choosing
-# tokens](labs/05_choosing.ipynb), [what happens inside](labs/05_inside_a_model.ipynb), and [silent
-# bugs](labs/05_bugs.ipynb).
+# [Chapter 6](06_training.ipynb) is about training. Or stay with the decoder: [choosing tokens](labs/05_choosing.ipynb),
+# [what happens inside](labs/05_inside_a_model.ipynb), and [silent bugs](labs/05_bugs.ipynb).
 #
 # ### Sources
 #

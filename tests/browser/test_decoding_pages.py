@@ -50,6 +50,9 @@ def check_decoding(page, step, head):
 
 def test_decoding_shows_the_weights_under_every_control(open_page):
     page = open_page(decoding())
+    inner = page.get_by_role("table", name="Encoder: source reads source")
+    assert inner.count() == 0  # at first, only the map across is there
+    page.get_by_label("Show the attention within each side").check()
     check_decoding(page, 7, None)
     step, head = page.get_by_label("Tokens written"), page.get_by_label("Head", exact=True)
     step.focus()

@@ -108,12 +108,13 @@ EXERCISE = Exercise(
     title="The loss to beat",
     kind="measure",
     what="""Write `bigram_loss(training, held_out, V)`, for two texts given as token ids. A bigram model predicts each
-token b from the one before it, a. In `training` count the pair: how often did b follow a? Also count how often anything
-followed a. The probability of b after a is then (pair + 1) / (anything + V). In the text *a b a c a* with V = 3,
+token b from the one before it, a. In `training`, count how often b follows a, and how often anything follows a. The
+probability of b after a is then (pair + 1) / (anything + V). Each of the V possible pairs counts once more than it was
+seen, so that an unseen pair does not get probability 0 and an infinite loss. In the text *a b a c a* with V = 3,
 something follows a twice, and once it is b: (1 + 1) / (2 + 3) = 0.4. Return the mean loss on `held_out` as a float:
 minus the natural logarithm of the probability of the token that came, averaged over all tokens of `held_out` but the
 first. The texts have at least two tokens each.""",
-    why="""A loss says nothing by itself. This one takes no training at all. If your network does not beat it,
+    why="""A loss says nothing by itself. This one needs no network, only counts. If yours does not beat it,
 looking further back is not helping yet.""",
     difficulty=2,
     minutes=10,

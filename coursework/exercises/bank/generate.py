@@ -158,7 +158,8 @@ EXERCISE = Exercise(
 `caches` is a list with one dict for each of `model.layers`, empty at first: the model fills them. In its first pass it
 reads the whole prompt; after that, in each pass, the one token that it has not read yet. `choose` turns the logits
 (B, V) at the newest position into tokens (B, 1). Return prompt and new tokens in one tensor, after exactly `n_new`
-passes; `n_new` may be 0. No gradients are needed here. Leave the prompt as it is.""",
+passes; `n_new` may be 0. No gradients are needed here. Leave the prompt as it is.
+Dropout is not your concern: the model comes in evaluation mode.""",
     why="This loop is what runs when a chat answers you.",
     difficulty=3,
     minutes=15,

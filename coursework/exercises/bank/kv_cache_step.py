@@ -134,7 +134,7 @@ def _pieces_equal_the_whole(step) -> str | None:
 EXERCISE = Exercise(
     title="One step with a cache",
     what="""Write `kv_cache_step(x, keys, values, W_query, W_key, W_value)`, one head of causal self-attention that has
-met P tokens before: their keys and values are given. `x` holds the T tokens that come next. Usually T is 1; when a
+already seen P tokens: their keys and values are given. `x` holds the T tokens that come next. Usually T is 1; when a
 whole prompt comes first, P is 0. Return the outputs of the T new tokens, and all keys and all values, the old ones
 first, for the next step. A new token sees all tokens before it, cached or new, and itself; scores are divided by √E.
 Leave the tensors that you were given as they are. You need no gradients.""",

@@ -142,8 +142,8 @@ def _enough_and_no_more(nucleus) -> str | None:
 
 EXERCISE = Exercise(
     title="The nucleus: top-p",
-    what="""Write `top_p_filter(logits, p)`. For each row, keep the fewest tokens, the most likely first, that have
-probability `p` or more together: the token with which the sum reaches `p` is kept, the next one is not. So at least
+    what="""Write `top_p_filter(logits, p)`. For each row, keep the fewest tokens, the most likely first, whose
+probabilities add up to at least `p`: the token with which the sum reaches `p` is kept, the next one is not. So at least
 one token is always kept. Return the logits in their old order, with minus infinity for the tokens that are cut. A sort
 can be undone. For `x` = [2, 9, 5], `ordered, order = x.sort(descending=True)` gives [9, 5, 2] and the old positions
 [1, 2, 0]. Then `order.argsort()` is [2, 0, 1], and `ordered.gather(-1, order.argsort())` is [2, 9, 5] again. `p` is

@@ -133,12 +133,13 @@ def encoder_decoder_tokens(source: str = "cab") -> Drawing:
     picture = Drawing(
         500,
         alt=f"The encoder-decoder with tokens. On the left the letters {' '.join(source)} go through token and "
-        "position vectors and two encoder layers, and become the context, one vector for each letter. On the right the "
-        f"decoder reads {' '.join(read)} and predicts {' '.join(target)}. The context goes into both decoder layers.",
+        "position vectors, two encoder layers and a norm, and become the context, one vector for each letter. On the "
+        f"right the decoder reads {' '.join(read)} and predicts {' '.join(target)}. The context goes into both decoder "
+        "layers.",
         caption="Your encoder–decoder. The context is computed once; each decoder layer reads it.",
     )
     left, right = 120, 430
-    picture.stream((left, 390), (left, 155))
+    picture.stream((left, 390), (left, 145))
     picture.stream((right, 390), (right, 145))
     for x, tokens, wide in ((left, list(source), 52), (right, read, 72)):
         step = wide + 8
@@ -152,8 +153,9 @@ def encoder_decoder_tokens(source: str = "cab") -> Drawing:
         picture.box((left, y), (190, 46), "encoder layer", colour=palette.query)
         picture.box((right, y), (250, 46), "decoder layer", colour=palette.query)
         picture.line([(268, y), (304, y)], colour=palette.key, width=3.5)
-    picture.box((left, 155), (190, 34), "context", colour=palette.key)
-    picture.line([(216, 155), (268, 155), (268, 320)], colour=palette.key, width=3.5, arrow=False)
+    picture.box((left, 196), (190, 30), "norm", colour=GREY)
+    picture.box((left, 145), (190, 34), "context", colour=palette.key)
+    picture.line([(216, 145), (268, 145), (268, 320)], colour=palette.key, width=3.5, arrow=False)
     picture.box((right, 145), (250, 46), "norm, linear map", colour=palette.output)
     for number, word in enumerate(target):
         at = right + 80 * (number - (len(target) - 1) / 2)
@@ -326,21 +328,20 @@ def guesses_and_checks() -> Drawing:
         picture.box((82 + 134 * number, 60), (128, 40), "one pass", colour=palette.query)
         picture.text((82 + 134 * number, 98), word, bold=True)
     picture.text((14, 146), "with a small draft that guesses", anchor="start", bold=True)
-    picture.frame((112, 201), (152, 107), colour=palette.query)
+    picture.frame((214, 201), (152, 107), colour=palette.query)
     for number, word in enumerate(("the", "cat", "sat", "in")):
-        picture.box((34 + 24 * number, 184), (20, 30), (), colour=palette.key, filled=True)
+        at = 34 + 46 * number
+        picture.box((at, 184), (42, 30), word, colour=palette.key, filled=True)
         y = 208 + 25 * number
         refused = word == "in"
-        picture.line(
-            [(34 + 24 * number, 201), (34 + 24 * number, y + 9), (117, y + 9)], colour=palette.key, arrow=False
-        )
-        picture.box((188, y + 9), (140, 22), (), colour=palette.query)
-        picture.text((188, y + 9), f"own choice “{'on' if refused else word}”", size=15)
+        picture.line([(at, 201), (at, y + 9), (219, y + 9)], colour=palette.key, arrow=False)
+        picture.box((290, y + 9), (140, 22), (), colour=palette.query)
+        picture.text((290, y + 9), f"own choice “{'on' if refused else word}”", size=15)
         colour = BAD if refused else palette.output
         verdict = f"guess “{word}” {'refused' if refused else 'kept'}"
-        picture.text((270, y + 9), verdict, size=16, anchor="start", colour=colour)
-    picture.text((20, 322), "guesses", anchor="start", size=15, colour=palette.key)
-    picture.text((188, 322), "one pass checks all", size=15, colour=palette.query)
+        picture.text((372, y + 9), verdict, size=16, anchor="start", colour=colour)
+    picture.text((14, 322), "the draft’s guesses", anchor="start", size=15, colour=palette.key)
+    picture.text((290, 322), "one pass checks all", size=15, colour=palette.query)
     for number in range(4):
         picture.box((398 + 24 * number, 184), (20, 30), (), colour=palette.key, filled=True)
     picture.box((542, 184), (108, 40), "next check", colour=palette.query)
