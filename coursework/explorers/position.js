@@ -18,7 +18,7 @@ function render({ model, el }) {
     const p = model.get("position"), k = model.get("shift"), i = model.get("pair");
     position.show(p); shift.show(k); pair.show(i);
     sentence.textContent = `Positions ${p} and ${p + k}: similarity ${fixed(similarity(k))} of at most 1, ` +
-      `dot product ${fixed(count * similarity(k))} of at most ${count}. Another p gives the same numbers.`;
+      `dot product ${fixed(count * similarity(k))} of at most ${count}. Any other p gives the same numbers.`;
     drawClocks(p, k, i);
     drawCurve(k);
     drawFormula(p, k, i);

@@ -6,8 +6,8 @@
 # its training.
 #
 # You need [chapter 1](01_attention.ipynb), and from [chapter 2](02_multi_head.ipynb) that attention runs in several
-# *heads* side by side. The chapter takes about {minutes} minutes, with eight exercises. A good place to stop is the end
-# of section 4.
+# *heads* side by side. The chapter takes about {minutes} minutes, with eight exercises. Good places to stop are the
+# ends of sections 4 and 7.3.
 # %% id="imports" tags=["hide-input"]
 # Imports, and settings so that the numbers come out the same in every run
 import math
@@ -139,15 +139,17 @@ drawings.added_places(["dog", "bites", "dog"], [(2, 0), (1, 1), (2, 0)], [(1, 0)
 #
 # ### 2.2 Clocks
 #
-# A clock nearly does both. Let the hand start at twelve and turn a little for each position. Two numbers say where
-# it points: the **cosine** of the angle is how high its tip is, and the **sine** is how far to the right. At school angles
-# start at three o'clock, so there the two change roles. Neither is ever larger than 1, and nearby positions look alike.
+# A clock nearly does both. Let the hand start at twelve and turn a little for each position. Two numbers say where it
+# points: the **cosine** of the angle is how high its tip is, and the **sine** is how far to the right. Neither is ever
+# larger than 1, and nearby positions look alike.
 
 # %% id="clock-drawn" tags=["hide-input"]
 # Drawing: the two numbers of a hand
 drawings.clock_hand(60).show()
 
 # %% [markdown] id="clocks-many"
+# (At school, angles start at three o'clock, and the two swap roles.)
+#
 # One clock is not enough. A hand that turns by 57 degrees for each position has gone all the way round after a little
 # more than six, so positions 0 and 6 look nearly the same. A slower hand hardly tells neighbours apart. A real clock has
 # several hands: the second hand tells neighbouring seconds apart, and the hour hand tells morning from noon.
@@ -182,10 +184,10 @@ drawings.clock_rows().show()
 # - $i$ numbers the clocks, from 0 to $d_{model}/2 - 1$. The paper writes the sine first, in column $2i$, and the cosine
 #   in the next. Together they are pair $i$. In this order our position 1 is the row 0.84, 0.54, 0.01, 1.00.
 # - $\theta_i$ (theta) is the speed of clock $i$ in radians for each position, also called its frequency. The first clock
-#   has speed 1, and each further one is slower by the same factor. In a wide table the last is nearly 10,000 times slower
-#   than the first.
+#   has speed 1, and each further one is slower by the same factor.
 #
-# Such vectors are called **sinusoids**, after the sine. In section 4 they come back as *rotary* positions.
+# The scheme is called **sinusoids**, after the waves of sine and cosine. In section 4 its clocks come back as *rotary*
+# positions.
 #
 # Now write the table yourself. The exercises use shorter letters: D is $d_{model}$, E is $d_{head}$, and B, H and T count
 # the texts, the heads and the positions.
@@ -218,11 +220,11 @@ same = torch.allclose(factor * divisor, torch.ones(8))
 prove("exp(−2i ln(10000)/d) is one over 10000^(2i/d), not that divisor itself", same)
 
 # %% [markdown] id="picture-text"
-# Here are whole tables as pictures. A row is a position and a column is one number of its vector; red is +1, blue is −1.
+# Here are whole tables as pictures. A row is a position and a column is one number of its vector.
 # %% id="picture" tags=["hide-input"]
 # Figure: the tables of sinusoids
 wide = sinusoidal_encoding(torch.arange(50), 512)
-tables = {"20 positions, width 16": table, "50 positions: sines": wide[:, 0::2], "cosines": wide[:, 1::2]}
+tables = {"width 16": table, "width 512: sines": wide[:, 0::2], "width 512: cosines": wide[:, 1::2]}
 still = int(((wide.amax(0) - wide.amin(0)) < 0.1).sum())
 show(
     heat_maps(
@@ -239,8 +241,8 @@ show(
     f"the colour changes from row to row, towards the right ever more slowly. In the table of width 512, {still} of the "
     "512 columns change by less than 0.1 over the 50 positions: these look like plain stripes, white for the sines and "
     "red for the cosines.",
-    caption=f"Fast clocks at the left, slow ones at the right. In a text of 50 words {still} of the 512 numbers change by "
-    "less than 0.1: the slow clocks are there for longer texts.",
+    caption=f"Fast clocks at the left, slow ones at the right. In a text of 50 words, {still} of the 512 numbers change "
+    "by less than 0.1: the slow clocks are there for longer texts.",
 )
 
 # %% [markdown] id="binary-says"
@@ -334,8 +336,8 @@ show(
 # %% [markdown] id="rotation-says"
 # ### 2.6 A step forward is a turn
 #
-# The authors chose sines for one more property. Moving three positions forward turns each hand by three times its speed,
-# wherever it starts.
+# The authors chose sines for one more property. Moving three positions forward turns each hand by three times its
+# speed.
 
 # %% id="step-drawn" tags=["hide-input"]
 # Drawing: three positions forward, from two positions
@@ -358,11 +360,12 @@ drawings.step_of_a_clock().show()
 # $$M = \begin{pmatrix} 0.54 & 0.84 & 0 & 0 \\ -0.84 & 0.54 & 0 & 0 \\ 0 & 0 & 1.00 & 0.01 \\ 0 & 0 & -0.01 & 1.00 \end{pmatrix}$$
 #
 # What is this good for? Suppose that the query at position 5 looks for the word three positions back, whose key carries
-# the vector of position 2. For $n = 3$ the inverse $M^{-1}$ is the shift by −3. It turns the vector of position 5 back
-# into that of position 2. Now query and key are equal, and by section 2.5 no other position gives a larger product.
+# the vector of position 2. For $n = 3$ the inverse $M^{-1}$ turns the vector of position 5 back into that of
+# position 2. Now query and key are equal, and by section 2.5 no other position gives a larger product.
 #
-# Training can put $M^{-1}$ into the query matrix, as long as the key matrix leaves the positions as they are. So a layer
-# *can* learn to look three positions back everywhere, if the words in the two vectors do not disturb it.
+# Training can put $M^{-1}$ into the query matrix $W_q$. It acts on the position by itself, because
+# $W_q(\text{word} + \text{position}) = W_q\,\text{word} + W_q\,\text{position}$. If the key matrix leaves the positions
+# as they are, and the words do not disturb it, a layer *can* learn to look three positions back everywhere.
 # %% exercise="position_shift_matrix"
 
 
@@ -431,8 +434,8 @@ saved = not SinusoidalPositionalEncoding(64).state_dict()
 prove("the library's sinusoids save nothing: they are computed when needed", saved)
 
 # %% [markdown] id="learned-end"
-# The weak point of a table is its **end**. A row that training never reached still holds its random start, and after the
-# last row there is nothing at all. The library's version of our table says so. Here we ask its 32 rows for 40 positions:
+# The weak point of a table is its **end**. A row that training never reached still holds its random start, and after
+# the last row there is nothing at all. Here we ask the library's version, with 32 rows, for 40 positions:
 # %% id="learned-error"
 try:
     LearnedPositionalEmbedding(32, 16)(torch.arange(40))  # 32 rows of width 16
@@ -449,14 +452,14 @@ except ValueError as error:
 #
 # ## 4 Turning instead of adding: rotary positions
 #
-# ### 4.1 A score that knows only the distance
+# ### 4.1 A score that knows only the offset
 #
 # So far we have *added* a position to a word. Then query and key each hold a word and a position, and their dot product
 # mixes all four.
 #
 # One part of the mixture is the product of the two positions. In section 2.5 it depended only on the distance. But in a
-# score, the query and key matrices come first, and after them the product usually depends on where the two words stand. A
-# layer *can* learn the turns of section 2.6, which avoid this. Nothing *guarantees* that it does.
+# score, the query and key matrices come first, and after them the product usually depends on where the two words stand.
+# A layer *can* learn the turns of section 2.6, which avoid this, but nothing *guarantees* it.
 
 # %% id="products-drawn" tags=["hide-input"]
 # Drawing: the four products in a score
@@ -466,17 +469,19 @@ drawings.four_products().show()
 # Put three words in front of the sentence, so that everything moves three positions to the right. Nothing that a reader
 # cares about has changed, and yet the score has.
 #
-# Now we build a score that depends only on the distance. Think of the query as the hand of a clock, and of the key as
-# another hand. The word decides where its hand starts. Then the position turns it on from there, say by 30 degrees for
-# each position. In the picture both hands start at twelve.
+# Now we build a score that knows only the **offset**, which is how far the key stands to the right of the query. For a
+# query at $p$ and a key at $s$ it is $s - p$, negative for keys to the left.
+#
+# Think of the query as the hand of a clock, and of the key as another hand. The word decides where its hand starts.
+# Then the position turns it further, say by 30 degrees for each position. In the picture both hands start at twelve.
 # %% id="rotary-drawn" tags=["hide-input"]
 # Drawing: a query and a key as hands, and the same two later in the text
 drawings.rotary_hands().show()
 
 # %% [markdown] id="rotary-by-hand"
-# The dot product of two hands depends on their lengths and on the angle between them. When the whole sentence moves, both
-# hands turn by the same amount, so the product stays the same. This is **rotary position embedding**, or RoPE (Su et al.
-# 2021). Llama, Qwen, Mistral and most of today's open language models use it.
+# The dot product of two hands depends on their lengths and on the angle between them. When the whole sentence moves,
+# both hands turn by the same amount, so the product stays the same. This is **rotary position embedding**, or RoPE (Su
+# et al. 2021). Most of today's open language models use it.
 #
 # **By hand.** A hand is again (cosine, sine), so (1, 0) starts at twelve and (0, −1) at nine. Each position turns it by 30
 # degrees.
@@ -488,21 +493,21 @@ drawings.rotary_hands().show()
 # | (1, 0) at 8 | (1, 0) at 3 | (−0.50, −0.87) | (0.00, 1.00) | −0.87 |
 # | (0, −1) at 5 | (1, 0) at 3 | (0.50, 0.87) | (0.00, 1.00) | 0.87 |
 #
-# The second row is the first, moved by three positions, and the product is the same. In the third row the words stand
-# farther apart, and in the fourth the query is another word, so the product differs.
+# The second row is the first, moved by three positions. The offset is −2 in both, so the product is the same. In
+# the third row the offset is −5, and in the fourth the query is another word.
 #
-# After twelve positions this clock has gone round, so again we need many. A head that is 64 numbers wide is cut into 32
-# pairs. Each pair is a clock, with the speeds of the sinusoids.
+# This clock comes round after twelve positions, so again we need many. A head of 64 numbers is cut into 32 pairs. Each
+# pair is a clock, with the speeds of the sinusoids.
 #
-# Take pair number $i$ of a query or key at position $p$, and let $a$ and $b$ be its two numbers. The rotation of section
-# 2.6 turns them into
+# Take pair number $i$ of a query or key at position $p$, and let $a$ and $b$ be its two numbers. The first form of
+# section 2.6 turns them, with $a$ as the cosine and $b$ as the sine:
 #
 # $$\begin{pmatrix} a' \\ b' \end{pmatrix} =
 # \begin{pmatrix} \cos p\,\theta_i & -\sin p\,\theta_i \\ \sin p\,\theta_i & \cos p\,\theta_i \end{pmatrix}
 # \begin{pmatrix} a \\ b \end{pmatrix} \qquad \theta_i = 10000^{-2i/d_{head}}$$
 #
-# Here $d_{head}$ is the width of one head, and $i$ runs from 0 to $d_{head}/2 - 1$. The 10000 is a setting, the *base*.
-# In code, for a single pair:
+# $d_{head}$ is the width of one head, and $i$ runs from 0 to $d_{head}/2 - 1$. The 10000 is a setting, the *base*. In
+# code, for a single pair:
 
 
 # %% id="turn-pair"
@@ -540,15 +545,15 @@ for query_at, key_at in ((5, 3), (105, 103), (1005, 1003), (1005, 3)):
     print(f"query at {query_at:4}, key at {key_at:4}: score {score:.3f}")
 
 # %% [markdown] id="rotary-algebra"
-# When both move together, nothing changes. Here is why. Write $R(p)$ for the turn at position $p$. The query $q$ at $p$
-# has become $R(p)\,q$, and the key $k$ at $s$ has become $R(s)\,k$. Now turn both of them **back** by $p$, which leaves
-# their dot product as it is. The query is then $q$ again, and the key has been turned by $s - p$ in all:
+# When both move together, nothing changes. Write $R(p)$ for the turn at position $p$. The query $q$ at $p$ has become
+# $R(p)\,q$, and the key $k$ at $s$ has become $R(s)\,k$. Now turn both of them **back** by $p$, which leaves their dot
+# product as it is. The query is then $q$ again, and the key has been turned by $s - p$ in all:
 #
 # $$(R(p)\,q) \cdot (R(s)\,k) = q \cdot R(s - p)\,k$$
 #
-# Only the difference $s - p$ is left. Let us call this the **law of the moved sentence**: add the same number to all
-# positions, and no score changes, so the outputs do not change either. Here it is for one word repeated twelve times, so
-# that only the positions can make a difference. The query and key matrices are random.
+# Only the offset $s - p$ is left. Let us call this the **law of the moved sentence**: add the same number to all
+# positions, and no score changes, so the outputs do not change either. Here it is for one word repeated twelve times,
+# so that only positions make a difference. The query and key matrices are random.
 # %% id="rotary-maps" tags=["hide-input"]
 # Figure: scores of twelve equal words, positions added and turned
 torch.manual_seed(2)
@@ -568,9 +573,9 @@ prove("added: along the diagonals it is not", added.diagonal(2).std() > 0.1)
 show(
     heat_maps(both, reach=None, every=2, bar="dot product", xlabel="key at", ylabel="query at", size=(7.4, 3.3)),
     alt="Two maps of scores between twelve equal words. Left, positions added: an irregular pattern. Right, queries and keys "
-    "turned: each diagonal has one colour from end to end, as only the distance counts.",
-    caption="Right: along a diagonal the distance is the same, and so is the score. Left: the score depends on where "
-    "the two words stand.",
+    "turned: each diagonal has one colour from end to end, as only the offset counts.",
+    caption="Right: along a diagonal the offset is the same, and so is the score. Offsets 10, top right, and "
+    "−10, bottom left, get different scores. Left: the score depends on where the two words stand.",
 )
 
 # %% [markdown] id="rotary-values"
@@ -644,7 +649,7 @@ law = complaint(testing.assert_cache_consistent, full, step, torch.randn(2, 7, 1
 prove("rotary attention with a cache equals the full pass", not law)
 
 # %% [markdown] id="rotary-cost"
-# **What it buys and what it costs.** There is nothing to learn, and the turns tell a score the distance and nothing else.
+# **What it buys and what it costs.** There is nothing to learn, and the turns tell a score the offset and nothing else.
 # The price is that every layer turns every query and key.
 #
 # **A good place to stop.** You have built the positions of the first Transformer and those of Llama, and your score stayed
@@ -652,11 +657,11 @@ prove("rotary attention with a cache equals the full pass", not law)
 #
 # ## 5 ALiBi: far is lower
 #
-# Often it is enough to know that near words matter more than far ones. Then we need no clocks. *ALiBi*, "attention with
-# linear biases" (Press et al. 2022), **subtracts** something from each score: nothing for the word itself, a little for
-# its neighbour, and more for a word farther back.
+# Often it is enough to know that near words matter more than far ones. *ALiBi*, "attention with linear biases" (Press
+# et al. 2022), **subtracts** something from each score: nothing for the word itself, a little for its neighbour, and
+# more for a word farther back.
 #
-# Each head gets its own **slope**. With a steep slope far words soon fade, and with a gentle one the head sees far.
+# Each head gets its own **slope**.
 
 # %% id="alibi-drawn" tags=["hide-input"]
 # Drawing: what two slopes take from the scores
@@ -674,11 +679,12 @@ drawings.alibi_slopes().show()
 # | weight before | 0.42 | 0.16 | 0.42 |
 # | weight after | 0.23 | 0.14 | 0.63 |
 #
-# As a formula, for the query at $t$ and the key at $s$ in head $h$:
+# As a formula, for the query at $p$ and the key at $s$ in head $h$:
 #
-# $$\mathrm{score}_{t,s} = \frac{q_t \cdot k_s}{\sqrt{d_{head}}} - m_h \cdot |t - s|$$
+# $$\mathrm{score}_{p,s} = \frac{q_p \cdot k_s}{\sqrt{d_{head}}} - m_h \cdot |s - p|$$
 #
-# $m_h$ is the slope of head $h$. The slopes are not learned. With 8 heads they are 1/2, 1/4 and so on, down to 1/256.
+# The **distance** $|s - p|$ is the offset without its sign. $m_h$ is the slope of head $h$. The slopes are not learned.
+# With 8 heads they are 1/2, 1/4 and so on, down to 1/256.
 
 # %% id="alibi-code"
 scores = torch.tensor([2.0, 1.0, 2.0])  # of the last word, with all three
@@ -709,21 +715,22 @@ prove("without a mask, ALiBi makes the same vectors of both sentences of section
 # %% [markdown] id="alibi-cost"
 # **What it buys and what it costs.** It takes one subtraction, nothing is learned, and far words fade however long the
 # text is. But no single head can say "exactly three back": of two words with the same score, the nearer one wins. And
-# without a causal mask ALiBi cannot tell before from after: *dog bites man* and *man bites dog* still give the same
-# vectors.
+# without a causal mask ALiBi cannot tell before from after, because a distance has no sign: *dog bites man* and *man
+# bites dog* still give the same vectors.
 #
-# ## 6 T5: a learned number for each distance
+# ## 6 T5: a learned number for each offset
 #
-# Why not let each head *learn* what to add to the score at each distance? It could, but far distances are rare in training,
-# and it hardly matters whether a word stands 80 or 83 positions back. T5 (Raffel et al. 2020) lets far distances **share**
-# a number, in groups that grow wider, called *buckets*.
+# Why not let each head *learn* what to add to the score at each offset? It could, but far distances are rare in
+# training, and it hardly matters whether a word stands 80 or 83 positions back. T5 (Raffel et al. 2020) lets far
+# distances **share** a number, in groups called *buckets*. The drawing shows those for keys to the left.
 
 # %% id="buckets-drawn" tags=["hide-input"]
 # Drawing: eight buckets
 drawings.relative_buckets((0, 1, 2, 3, 4, 6, 8, 12), 23).show()
 
 # %% [markdown] id="buckets-by-hand"
-# **By hand.** Distance 10 belongs to bucket 6, so each head adds the number that it learned for bucket 6 to the score.
+# **By hand.** A key 10 positions back belongs to bucket 6, so each head adds the number that it learned for bucket 6 to
+# the score.
 #
 # <details><summary>The formula behind these borders</summary>
 #
@@ -757,8 +764,8 @@ prove("later keys have 16 buckets of their own", torch.equal(later, t5[1:] + 16)
 
 
 # %% [markdown] id="buckets-cost"
-# **What it buys and what it costs.** With just 32 learned numbers, each head decides for itself what distance means to
-# it, and every distance has a bucket. But a far bucket's number is learned only if the training texts are that long.
+# **What it buys and what it costs.** With just 32 learned numbers, each head decides for itself what distance means,
+# and every distance has a bucket. But a far bucket's number is learned only if the training texts are that long.
 #
 # ## 7 Train short, test long
 #
@@ -767,8 +774,8 @@ prove("later keys have 16 buckets of their own", torch.equal(later, t5[1:] + 16)
 # Training on long texts is expensive. Does a model that was trained on short texts still work on longer ones?
 #
 # We take the GPT of the [overview](00_overview.ipynb) with one layer of width 32 and four heads, and change only its
-# positions. The task is about positions and nothing else: the tokens are random, and the model must name the token that
-# stood **three positions back**. There are eleven different tokens. We train on 16 tokens and test on 64.
+# positions. The tokens are random, and the model must name the token that stood **three positions back**. There are
+# eleven different tokens. We train on 16 tokens and test on 64.
 
 
 # %% id="small-gpt" tags=["hide-input"]
@@ -879,27 +886,26 @@ show(
 )
 
 # %% [markdown] id="three-back-says"
-# **Inside**, every scheme that can single out a distance solves the task. One layer without positions can only guess the
-# token seen most often so far, leaving out the current one. With at most 15 tokens to choose from, that is right in 0.30
-# of the cases. ALiBi is hardly better in these 300 steps.
+# **Inside**, every scheme that can single out one offset solves the task. One layer without positions can only guess
+# the token seen most often before the current one, which is never three back itself. With at most 15 tokens to choose
+# from, that is right in 0.30 of the cases. ALiBi is hardly better in these 300 steps.
 #
-# **Beyond**, the learned table is no better than drawing one of the eleven tokens, because its rows from 16 on were never
-# trained. Plain sinusoids have a value there, but reach only 0.13 to 0.24. A value is not enough: the model must have
-# practised with it. The model with shifted sinusoids has, and it reaches 0.95 to 1.00.
+# **Beyond**, the learned table is no better than drawing one of the eleven tokens, because its rows from 16 on were
+# never trained. Plain sinusoids have a value there, but reach only 0.13 to 0.24. A value is not enough: the model must
+# have practised with it. The model with shifted sinusoids has, and reaches 0.95 to 1.00.
 #
-# Rotary positions and T5's buckets know only distances, and distance 3 was practised very well. Still they reach only
-# 0.54 to 0.60. Why?
+# Rotary positions and T5's buckets know only the offset, here simply the distance back. Distance 3 was practised very
+# well. Still they reach only 0.54 to 0.60. Why?
 # %% [markdown] id="why-beyond"
 # ### 7.2 What goes wrong, and a control
 #
-# The key three positions back gets the same score as ever, since only the distance counts. But at position 60 it has
-# **competitors** that never existed in training: keys that stand 16 to 60 positions back. The model never learned to give
-# them a low score. Our T5 model has finer buckets than the exercise: its last four begin at the distances 16, 20, 23 and
-# 27, and training on 16 tokens never reached them.
+# The key three positions back gets the same score as ever, since only the offset counts. But at position 60 it has
+# **competitors** that never existed in training: keys that stand 16 to 60 positions back. The model never learned to
+# give them a low score.
 #
-# The left picture shows how often the rotary model is right at each position. For the right one we stand at position 63
-# and average the score of each distance over the four heads and 400 texts. The correct key, three back, is set to 0. A
-# key above this line beats it.
+# The left picture shows how often the rotary model is right at each position. The right one shows its mean score for
+# each distance, seen from position 63. Look only at the heights of the peaks: the correct key, three back, is set to 0,
+# and a key above this line beats it.
 # %% id="why-figure" tags=["hide-input"]
 # Figure: where the rotary model is right, and its scores by distance
 tokens, right = three_back(400, 64, torch.Generator().manual_seed(99))
@@ -935,21 +941,21 @@ show(
     plots.right_and_scored(share, level, second + level[3] - second[3], turns),
     alt="Left: accuracy of the rotary model at the positions 3 to 63. It is 1 up to about position 33, then falls within a dozen "
     "positions to about 0.1. Right: the mean score of each distance, minus that of distance 3. It swings up and down with a "
-    "peak every six positions. The peaks at 3, 9 and 15 fall, those at 22, 28 and 34 rise again, and those at 41, 47, 53 and "
+    "peak every six positions. The peaks at 3, 9 and 16 fall, those at 22, 28 and 34 rise again, and those at 41, 47, 53 and "
     "60 stand above the line at 0. A dashed curve through the peaks, the part of the second clock, falls to distance 20 and "
     "rises to distance 51.",
-    caption="One training run. In all five runs, rotary makes hardly a mistake up to position 30. At position 63 it is "
+    caption="One training run. In all five runs, rotary makes hardly any mistakes up to position 30. At position 63 it is "
     f"right in {where.spread('rotary', 'at place 63')} of the cases, because there the keys at the marked distances get "
     f"{where.spread('rotary', 'weight at turns')} of the weight.",
 )
 
 # %% [markdown] id="why-clock"
 # Up to position 33 nearly everything is right, and from 41 on the model is little better than a guess. Why there? Each
-# head has four clocks, whose parts add up to the score. The two faster ones make this curve.
+# head has four clocks, and each adds its part to the score. The two slower ones turn too little to matter here.
 #
-# - The **fast clock** comes round every 6.3 positions. It makes the peaks at 3, 9, 15, 22, 28 and so on.
-# - The **second clock**, dashed, is ten times slower. In training it told 3 from 9 and 15, because its part falls from
-#   each to the next. But it is a wave. Beyond 15 nothing corrects it, and from about 20 on it rises.
+# - The **fast clock** comes round every 6.3 positions. It makes the peaks at 3, 9, 16, 22, 28 and so on.
+# - The **second clock**, dashed, is ten times slower. In training it told 3 from 9 and 15, because its part falls up
+#   to there. But it is a wave. Beyond 15 nothing corrects it, and from about 20 on it rises.
 #
 # The peak at 34 comes close enough to the line to take weight from the correct key. At 41 both clocks together favour the
 # wrong key.
@@ -986,8 +992,9 @@ for name, model in models.items():
     print(f"{name:>20}: beyond {beyond:.2f}, with far keys hidden {hidden:.2f}")
 
 # %% [markdown] id="hidden-says"
-# Rotary positions and T5's buckets are repaired: the far keys had distracted them. The learned table and the plain
-# sinusoids improve a little but stay wrong in most cases, because there the position itself is new. So one test separates
+# Rotary positions and T5's buckets are repaired: the far keys had distracted them. In our T5 model these fall into the
+# last four buckets, which begin at the distances 16, 20, 23 and 27 and were never trained. The learned table and the
+# plain sinusoids improve but stay wrong in most cases, because there the position itself is new. So one test separates
 # two different failures.
 #
 # <details><summary>Evidence: five seeds, and T5's last bucket</summary>
@@ -1005,9 +1012,9 @@ for name, model in models.items():
 # %% [markdown] id="text-idea"
 # ### 7.3 And on real text?
 #
-# The same small models learned to predict the next character of English prose, on pieces of 32 characters. Then they read
-# pieces of 128. Here is their loss in five training runs; lower is better. The first eight characters have too little
-# before them, so they are left out.
+# The same small models learned to predict the next character of English prose, on pieces of 32 characters. Then they
+# read pieces of 128. Here is their loss in five training runs; lower is better. The table leaves out the first eight
+# characters, which have too little before them, and positions 32 to 63.
 # %% id="text-proof" tags=["hide-input"]
 # Losses on text; and checks of 7.2 and 7.3 with all seeds
 masked_spread = {arm: record.spread(arm, "beyond, far hidden") for arm in record.arms}
@@ -1097,7 +1104,7 @@ for arm in text_record.arms:
 #
 # </details>
 #
-# **Another good place to stop.** You can now test why a scheme fails on long texts. What is left is a scheme of your own.
+# **Another good place to stop.** You can now test why a scheme fails on long texts.
 #
 # ### 7.4 Your own scheme
 #
@@ -1124,14 +1131,14 @@ for seed in range(3):
     print(f"seed {seed}: inside {inside:.2f}, beyond {beyond:.2f}")
 
 # %% [markdown] id="own-says"
-# Is your scheme wrong beyond? Then ask `accuracy(own, near_keys)` whether it lost the token three back or was distracted.
-# And a head that favours just one distance is made for this task. Would it read English?
+# Does your scheme fail on longer texts? Run `accuracy(own, near_keys)` to see whether it lost the token three back or
+# was distracted. And a head that favours just one distance is made for this task. Would it read English?
 # %% [markdown] id="your-model"
 # ## 8 Your model, and the same word twice
 #
 # Your rotation and the learned table go into `my_transformer.py`. Open the cell to write a sentence in which one word
-# stands twice. Without positions and without a mask, the word gets the same vector both times. With rotary positions it
-# does not, because it sees the other words at other distances.
+# appears twice. Without positions and without a mask, the word gets the same vector both times. With rotary positions
+# it does not, because it sees the other words at other offsets.
 # %% id="thread" tags=["hide-input"]
 # Your model: a sentence of yours, with one word twice
 from coursework.assembly.thread import so_far
@@ -1157,10 +1164,10 @@ for rotary in (False, True):
 # |---|---|---|---|
 # | none | only a causal mask tells positions apart | none | cannot find the token three back; on text loses little |
 # | sinusoidal | adds sin(p θᵢ) and cos(p θᵢ) to the words | none | fails, unless practised |
-# | learned | adds row p of a table to the words | one row for each position | fails, then ends |
-# | rotary | turns pair i of queries and keys by p θᵢ | none | distracted by far keys |
+# | learned | adds row p of a table to the words | one row for each position | fails; past the last row, an error |
+# | rotary | turns pair i of queries and keys by p θᵢ | none | distracted by far keys; on text loses most |
 # | ALiBi | lowers scores by slope · distance | none | hardly finds the token three back; on text loses little |
-# | T5 buckets | adds the number of bucket(distance) to scores | one for each bucket and head | distracted by untrained buckets |
+# | T5 buckets | adds the number of bucket(offset) to scores | one for each bucket and head | distracted by untrained buckets; on text, all trained, loses little |
 #
 # Here $\theta_i = 10000^{-2i/d}$ for $i = 0 \ldots d/2 - 1$, and $d$ is the width of a word's vector (sinusoids) or of a head
 # (rotary).
@@ -1197,8 +1204,8 @@ for rotary in (False, True):
 #
 # <details><summary>2. Why many clocks and not one?</summary>
 #
-# A fast clock tells neighbours apart but soon comes round; a slow one tells near from far but not neighbours. Together
-# they name each position (section 2.2).
+# A fast clock tells neighbours apart but soon comes round; a slow one tells near positions from far ones but not
+# neighbours. Together they name each position (section 2.2).
 #
 # </details>
 #

@@ -93,8 +93,9 @@ EXERCISE = Exercise(
     what="""Write `alibi_bias(slopes, T, S)`: the numbers that ALiBi adds to the scores, of shape `(H, T, S)`, for
 slopes of shape `(H,)`, one per head. Entry (h, t, s) is minus the slope of head h times the distance between query t
 and key s, in positions, for keys before and after the query alike. The last query stands at the position of the last
-key: with more keys than queries, as while writing with a cache, the queries belong to the last T of the S positions.
-There are never fewer keys than queries. The result has the dtype of `slopes`, float32 or float64.""",
+key. There are never fewer keys than queries, but there may be more, as while writing with a cache. With T = 2, S = 4
+and slope 1, the queries stand at positions 2 and 3, and the rows are −2, −1, 0, −1 and −3, −2, −1, 0. The result has
+the dtype of `slopes`, float32 or float64.""",
     why="""ALiBi has no parameters and needs no table: it is this one sum. It is easy to get its sign wrong, and the
 position of the first query when there are more keys than queries.""",
     difficulty=2,

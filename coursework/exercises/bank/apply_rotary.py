@@ -115,7 +115,7 @@ def _distance_matters(rotate) -> str | None:
     query, key = normal(1, 1, 1, 6, seed=81), normal(1, 1, 1, 6, seed=82)
     key = rotate(key, torch.tensor([0]))
     scores = [float((rotate(query, torch.tensor([p])) * key).sum()) for p in (0, 4)]
-    return None if abs(scores[0] - scores[1]) > 1e-3 else f"A query scores {scores[0]:.3f} at distance 0 and at 4."
+    return None if abs(scores[0] - scores[1]) > 1e-3 else f"A query scores {scores[0]:.3f} at offset 0 and at −4."
 
 
 def _length_stays(rotate) -> str | None:
@@ -129,8 +129,7 @@ EXERCISE = Exercise(
     what="""Write `apply_rotary(x, positions)` for queries or keys `(B, H, T, E)` with E even and integer positions
 `(T,)`. Component i forms a pair with component i + E/2, for i below E/2. Pair i has the speed θᵢ = 1 / 10000^(2i/E),
 so at position p it is turned by the angle φ = p · θᵢ: a becomes a cos φ − b sin φ, and b becomes b cos φ + a sin φ.
-All heads turn alike. The result has the dtype of x, but the angles are computed in float32; their cosine and sine may
-be rounded to the dtype of x.""",
+All heads turn alike. Compute the angles in float32, and return the dtype of x.""",
     why="""Most open language models turn queries and keys in this way.""",
     difficulty=3,
     minutes=12,
@@ -187,9 +186,9 @@ second-half-reads-the-turned-first (turn="overwritten"): computes the second hal
     ],
     properties=[
         Property(
-            "The product of a turned query and a turned key depends on their distance alone.", _distance_alone_decides
+            "The product of a turned query and a turned key depends on their offset alone.", _distance_alone_decides
         ),
-        Property("The product of a turned query and a turned key changes with their distance.", _distance_matters),
+        Property("The product of a turned query and a turned key changes with their offset.", _distance_matters),
         Property("Turning changes no length.", _length_stays),
     ],
     alternatives=[

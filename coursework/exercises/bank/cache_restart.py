@@ -33,7 +33,7 @@ see?""",
     ],
     hints=(
         "How many tokens are in one call of a decoding step, so which positions does `torch.arange(T)` give?",
-        "Rotary attention sees position of query minus position of key. Write down both numbers as the programmer has "
+        "Rotary attention sees position of key minus position of query. Write down both numbers as the programmer has "
         "them, for the third token and the key of the first.",
         "position = torch.arange(____)  # in every step, T is the same\ndistance = position - position",
     ),

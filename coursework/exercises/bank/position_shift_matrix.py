@@ -116,7 +116,7 @@ EXERCISE = Exercise(
     title="A step forward is a rotation",
     what="""Write `position_shift_matrix(shift, d_model)`: the float32 matrix M of shape `(D, D)` such that
 M @ encoding(p) = encoding(p + shift) for **every** position p, where encoding is the table of `sinusoidal_encoding`
-(sine and cosine side by side). It may not depend on p. `shift` is an integer of either sign; D is even.""",
+(sine and cosine side by side). It must not depend on p. `shift` is an integer of either sign; D is even.""",
     why="""The paper chose sinusoids because of this property. It is also the whole idea of rotary positions.""",
     difficulty=3,
     minutes=12,

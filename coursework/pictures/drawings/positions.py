@@ -116,7 +116,7 @@ def clock_rows(width: int = 64, positions: Sequence[int] = (0, 1, 10, 100), base
         f"{', '.join(map(str, positions))}. At position 0 all hands point to twelve. At 1 only the leftmost have "
         "moved. At 100 the left half points everywhere, and the last ones still stand nearly at twelve.",
         caption=f"Every other clock of the {half}, plus the last; the fastest at the left. The fast ones tell "
-        "neighbours apart, the slow ones near from far. No two rows are the same.",
+        "neighbours apart; the slow ones tell near positions from far ones. No two rows are the same.",
     )
     step = 490 / len(shown)
     picture.text((102, 18), "fast", anchor="start", size=15)
@@ -167,8 +167,8 @@ def learned_table(rows: int = 8, length: int = 5) -> Drawing:
         alt=f"A table with {rows} rows, one vector for each position, from 0 to {rows - 1}. A text of {length} words "
         f"takes the rows 0 to {length - 1}. Under the last row stands a dashed empty row, number {rows}: it "
         "does not exist.",
-        caption="Position p takes row p. A row learns only when a text in training is long enough to reach it, and "
-        "after the last row there is nothing.",
+        caption=f"Position p takes row p; each bar is one number. A training text of {length} words teaches only the "
+        "green rows, and after the last row there is nothing.",
     )
     draw = np.random.default_rng(0).uniform(-1, 1, (rows, 6))
     picture.text((300, 22), "one row for each position", bold=True)
@@ -299,7 +299,7 @@ def alibi_slopes(
 
 
 def relative_buckets(starts: Sequence[int], longest: int) -> Drawing:
-    """Distances sorted into buckets: one each for the near ones, wider and wider ones for the far.
+    """Distances sorted into buckets: one each for the near ones, shared ones for the far.
 
     Args:
         starts: the first distance of each bucket.
@@ -315,7 +315,7 @@ def relative_buckets(starts: Sequence[int], longest: int) -> Drawing:
         alt="Distances sorted into buckets. "
         + " ".join(f"Bucket {number}: {name}." for number, name in enumerate(names[:-1]))
         + f" Bucket {len(starts) - 1}: distance {starts[-1]} and all beyond.",
-        caption="Near distances have a bucket each. Far ones share buckets that grow wider, and the last takes all the "
+        caption="Near distances have a bucket each. Far ones share buckets, and the last takes all the "
         "rest. The bar at the bottom shows which part of the line of distances each bucket covers.",
     )
     step = 592 / max(near, len(rows) - near)

@@ -21,11 +21,11 @@ def right_and_scored(right: Any, score: Any, second: Any, turns: Collection[int]
     fig, axes = plt.subplots(1, 2, figsize=(7.4, 2.9), width_ratios=(2, 3))
     curves(range(3, 64), {"": right}, ax=axes[0], styles=("-",), xlabel="position", ylabel="accuracy", ylim=(0, 1.05))
     curves(range(64), {"": score}, ax=axes[1], styles=("-",), colours=(palette.query,))
-    axes[1].plot(range(64), second, "--", color=palette.key, label="part of the second clock")
+    axes[1].plot(range(64), second, "--", color=palette.key, label="what the second clock adds")
     axes[1].plot(turns, [score[back] for back in turns], "o", color=palette.output, label="beats the correct key")
     axes[1].legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=2, frameon=False)
     axes[1].axhline(0, color=palette.residual, linewidth=1)
-    axes[1].set_xticks((3, 9, 15, 22, 28, 34, *turns))
+    axes[1].set_xticks((3, 9, 16, 22, 28, 34, *turns))
     axes[1].set(xlabel="positions back from position 63", ylabel="mean score, correct key at 0")
     axes[1].set_ylim(bottom=1.2 * min(score))
     for ax in axes:
