@@ -74,10 +74,10 @@ for first, second in ((queen, boy), (boy, queen)):
 # keys and values of its own, looks for who is seen and gets (0, 1). We lay the two results side by side, so nothing is
 # lost. Each of these attentions is called a **head**, and all of them together are **multi-head attention**.
 #
-# Couldn't *sees* give unequal weights, say 0.7 to who sees and 0.3 to who is seen? Then the two averages do differ. But a
-# linear map that treats all words alike can favour either large weights or small ones. To name who is seen, it must prefer
-# 0.3 to 0.7, so it favours small ones. Then the winner is *girl*, a word that is not in the sentence at all and has weight
-# 0. Does training find a way around this?
+# Couldn't *sees* give 0.7 to *queen*, who sees, and 0.3 to *boy*, who is seen? Then the two averages do differ. But a
+# linear map scores all words that it knows, and *girl*, who is not in the sentence, has weight 0. If the map treats all
+# words alike, it favours either large weights or small ones. To name *boy*, it must favour small ones, and then it names
+# *girl*. Does training find a way around this?
 
 # %% [markdown] id="two-places-question"
 # ### 1.1 The same, measured
@@ -90,8 +90,9 @@ for first, second in ((queen, boy), (boy, queen)):
 drawings.two_places_task().show()
 
 # %% [markdown] id="two-places-rules"
-# The model is a single attention layer, and one linear map reads off both answers. We train it with one head of width 32,
-# and again with two heads of width 16, so both models have the same number of parameters.
+# The model is a single attention layer, and one linear map reads off both answers. Each position has a vector of its own,
+# from which queries and keys are made, so a head can learn to look one position back. We train the model with one head of
+# width 32, and with two of width 16, so both have the same number of parameters.
 #
 # **Predict.** A blind guess is right one time in twelve, 0.08. How often will one head be right in each of the two
 # questions? Write your guess between the quotes. It is saved, not graded.
@@ -188,7 +189,8 @@ display(HTML(f"<details><summary>{title}</summary><p>{why}</p></details>"))
 # everywhere, and this small lead lets its letter win both questions.
 #
 # Was this bad luck, or too little time? Here are five training runs of each kind, with different *seeds*, the numbers from
-# which random choices begin. One row has five times as many steps, and another has eight heads.
+# which random choices begin. One row has five times as many steps, another has eight heads, and the last puts a small
+# non-linear network between one head and the answers.
 
 # %% id="two-places-seeds" tags=["hide-input"]
 # Figure: the worse of the two answers, five seeds, recorded
@@ -198,8 +200,8 @@ fig.axes[0].set_yticks(range(len(two_places.arms)), list(two_places.arms)[::-1])
 show(
     fig,
     alt=two_places.alt("worse answer"),
-    caption="How often the worse of the two answers is right, a dot for each run. With one head it stays below a third, even "
-    "after five times as many steps.",
+    caption="How often the worse of the two answers is right, a dot for each run. With one head and only a linear map "
+    "after it, it stays below a third, even with five times as many steps.",
 )
 lines = []
 for arm in two_places.arms:
@@ -217,9 +219,8 @@ prove(
 prove("two heads: both, whatever the seed", two_places.range("two heads", "worse answer")[0] > 0.98)
 
 # %% [markdown] id="two-places-argument"
-# Longer training helps one head little. In the last row a small non-linear network stands between the head and the
-# answers, and now one head can do it. It gives one position clearly more weight than the other, and the network can tell
-# the stronger part from the weaker one.
+# Longer training helps one head little. With the network, one head can do it. It gives one position clearly more weight
+# than the other, and the network can tell the stronger part from the weaker one.
 
 # %% [markdown] id="two-places-says"
 # **One head gives one average. Several heads keep several things apart, and nothing afterwards has to untangle them.**
@@ -362,7 +363,7 @@ print("split_heads gives each head its own numbers:", tuple(split_heads(wide, H)
 #
 # Exchanging two axes moves no number in memory. PyTorch just steps through the same memory differently. If you then join
 # axes, `view` often stops with an error, because it never moves a number, while `reshape` makes a copy. If you forget the
-# exchange, `reshape` scrambles the sentence, and no error tells you.
+# exchange, `reshape` silently scrambles the sentence.
 
 # %% exercise="merge_heads"
 
@@ -397,8 +398,8 @@ print("ok: the output is the sum of the heads' parts")
 # %% [markdown] id="sum-of-heads-says"
 # Narrow heads have a price. Say that E is 2. Then a query or a key holds two numbers. If the first tells how much a token
 # is like a person, and the second how much it is like a verb, this head cannot tell *queen* from *king*. Each of the two
-# numbers is a weighted sum of the token's D numbers. The factors of such a sum are called a *direction*, so a head
-# compares tokens in only E directions.
+# numbers is the dot product of the token's vector with a column of D factors. It says how far the vector reaches in the
+# *direction* of that column, so a head compares tokens in only E directions.
 
 # %% [markdown] id="multi-head-text"
 # Now put the parts together: three products, split, attention, merge, and the output matrix. For the attention inside,
@@ -458,7 +459,7 @@ class MultiHead(nn.Module):
 
 # %% [markdown] id="layer-shapes-text"
 # In the paper, 8 heads of 64 numbers make a width of 512. The library's `MultiHeadAttention` is the same layer with more
-# checks.
+# options and checks.
 
 # %% exercise="head_parameters"
 
@@ -561,8 +562,6 @@ drawings.mask_axes().show()
 # %% exercise="mask_for_every_head"
 
 # %% [markdown] id="cost"
-# So a mask for each sentence has to be (B, 1, T, S).
-#
 # A good place to stop: you have written split, merge and multi-head attention, and a layer made of your parts gives the
 # same numbers as PyTorch's.
 #
@@ -618,11 +617,12 @@ show(
 # </details>
 #
 # Then why not hundreds of heads? Each gets narrower and compares in fewer directions. The [lab on
-# heads](labs/02_heads.ipynb) trains a model of two layers and width 64 to read English prose, with 1, 4 or 16 heads in
-# each layer and five seeds. This is its loss on text that was held out.
+# heads](labs/02_heads.ipynb) trains a model of two layers and width 64 to read English prose, for 300 steps, with 1, 4
+# or 16 heads in each layer and five seeds. This is its loss on text that was held out.
 
 # %% id="cost-better" tags=["hide-input"]
 # Record: the loss with 1, 4 and 16 heads at equal width, five seeds
+# The longer trial below: character_heads(seed, 0.01, n_heads, steps=1000) of benchmarks/experiments/chapter_02.py
 characters = claim("character_heads")
 for arm in characters.arms:
     print("{:<9} held-out loss {:.2f} to {:.2f}".format(arm, *characters.range(arm, "held-out loss")))
@@ -632,17 +632,17 @@ prove(
 )
 
 # %% [markdown] id="cost-better-says"
-# Sixteen heads, of four numbers each, are worse than four with each of the five seeds. But how can one head be as good as
-# four? Section 1 gave a hint: one head did well once a network followed it. This model has a network after each attention,
-# and its second layer can look somewhere else than its first. In the lab's longer trial one head did fall behind, and four
-# heads still beat sixteen. How many are best, you have to try.
+# With every seed, sixteen heads of four numbers each do worse than four heads. But how can one head be as good as four?
+# Section 1 gave a hint: one head did well once a network followed it. This model has a network after each attention,
+# and its second layer can look somewhere else than its first. After 1000 steps one head does fall behind: over two
+# seeds, the mean loss is 1.85 with one head, 1.72 with four and 1.77 with sixteen. Only trying tells which number is best.
 
 # %% [markdown] id="grouped"
 # ### 4.1 Heads that share
 #
-# When a model writes, it keeps the keys and values of all earlier tokens in a *cache*, which takes up a lot of memory. Queries
-# are not kept, because only the newest token asks; the earlier ones are only looked at. So the cache gets smaller with
-# fewer heads *of keys and values*, and the query heads can all stay.
+# When a model writes, it keeps the keys and values of all earlier tokens in a *cache*, which takes up a lot of memory.
+# Queries are not kept, because only the newest token asks. So the cache gets smaller with fewer heads *of keys and
+# values*, and the query heads can all stay.
 #
 # - **Multi-query attention** (Shazeer 2019): all query heads share one head of keys and values.
 # - **Grouped-query attention** (Ainslie et al. 2023): they form G groups, and each group shares one.
@@ -658,7 +658,7 @@ drawings.shared_heads().show()
 #
 # $$\mathrm{bytes} = 2 \cdot \mathrm{layers} \cdot G \cdot E \cdot \mathrm{tokens} \cdot \text{bytes of a number}$$
 #
-# Half as many groups, half the cache. Now count it for a real model.
+# Half as many groups, half the cache.
 
 # %% exercise="grouped_cache_bytes"
 
@@ -785,9 +785,9 @@ HeadExplorer(
 )
 
 # %% [markdown] id="text-roles-text"
-# One sentence is an anecdote. So we take 300 sentences with another person between the subject and the last verb. For each
-# head we measure how much that verb takes from its subject, from the other person, from the word before it, and from
-# itself. If the other person *is* the word before, it counts as both.
+# One sentence is an anecdote. So we take 300 sentences with another person between the subject and the last verb. For
+# each head we measure how much that verb takes from its subject, from the other person, from the word before it, and
+# from itself.
 
 # %% id="text-roles" tags=["hide-input", "not-compared:differs-by-processor"]
 # Figure: what each head takes at the last verb, mean of 300 sentences
@@ -818,6 +818,7 @@ for sentences in of_length:
     )  # (B, 2)
     picked = at_verb.gather(-1, nouns[None, :, None].expand(2, -1, 4, -1)).sum(1) / len(tests)  # (layers, H, 2)
     last = at_verb.sum(1) / len(tests)  # (layers, H, S)
+    # if the other person is the word before, it counts as both
     for kind, part in zip(kinds, (picked[..., 0], picked[..., 1], last[..., -2], last[..., -1]), strict=True):
         roles[kind] = roles[kind] + part
 subject = divmod(int(roles["its subject"].argmax()), 4)
@@ -873,9 +874,9 @@ def without(*heads):
 
 # %% [markdown] id="ablation-question"
 # **Predict.** With all heads the model nearly always chooses right. Someone who knows only the verb is right about
-# three times in four: after *paint* only *themselves* can follow, and after *paints* you have to guess between *herself*
-# and *himself*. How often will the model be right without the head that looks most at the subject? And without the
-# three heads that look most at it? Below, `right(model)` counts that.
+# three times in four: half of the verbs are like *paint*, which only *themselves* can follow, and after *paints* every
+# other guess between *herself* and *himself* is right: 0.5 + 0.25. How often will the model be right without the head
+# that looks most at the subject? And without the three heads that look most at it? Below, `right(model)` counts that.
 
 # %% id="ablation-guess"
 ex.predict("without_the_subject_head", "")
@@ -895,8 +896,8 @@ for name, silent in groups.items():
 
 # %% [markdown] id="ablation-says"
 # It is a beautiful weight map, and the model hardly misses the head. Without the three heads that look most at the
-# subject, the model is not much better than someone who knows only the verb. Was this training an exception? Here are
-# five.
+# subject, the model loses most of its lead over someone who knows only the verb. Was this training an exception? Here
+# are five.
 
 # %% id="ablation-record" tags=["hide-input"]
 # Record: five seeds, what the heads look at, and what happens without them
@@ -912,7 +913,7 @@ def row_of_claim(row):
 
 
 print(row_of("seed", range(english.seeds), ""))
-print("right without")
+print("share right, without")
 for what in ("that head", "the 3 that look most", "the 3 that look least"):
     name = {"that head": "the one that looks most"}.get(what, what)
     print(row_of(f"   {name}", english.values("trained", f"right without {what}")))
@@ -948,9 +949,7 @@ prove("without all of layer 2 the model is right more often", all(a < b for a, b
 # three that look least. Four of the five in the table fall to about 0.8, close to the 0.75 you get from the verb alone.
 # With seed 3, the model answers *himself* in 274 of the 300 sentences, even after *paint*.
 #
-# **A weight map shows where a head looks. To learn what the model needs, make an experiment, and more than one.** To
-# choose heads to silence together, rank them by something that you can measure, and take the other end of the list as the
-# control.
+# **A weight map shows where a head looks. To learn what the model needs, make an experiment, and more than one.**
 #
 # <details><summary>Evidence: nine trainings, with single heads, groups and a whole layer taken away</summary>
 #
@@ -969,10 +968,11 @@ prove("without all of layer 2 the model is right more often", all(a < b for a, b
 # one than the head that looks most at the subject. In four of them it is the second or third in looking at the subject,
 # and in one it looks there least of all.
 #
-# *Three heads.* Do the three do one work, so that each stands in for the others? The row *without the 2nd and 3rd* is
-# the control: there the first of the three is still at work. With seeds 0 and 2 the model is clearly better with it,
-# with seed 4 a little. With seeds 1 and 3 it is no help at all; what was missed there are the other two. So a head that
-# can be spared alone *may* be needed once others are gone. It need not be.
+# *Three heads.* To choose heads to silence together, rank them by something that you can measure, and take the other
+# end of the list as the control. Do the three do one work, so that each stands in for the others? The row *without the
+# 2nd and 3rd* is the control: there the first of the three is still at work. With seeds 0 and 2 the model is clearly
+# better with it, with seed 4 a little. With seeds 1 and 3 it is no help at all; what was missed there are the other
+# two. So a head that can be spared alone *may* be needed once others are gone. It need not be.
 #
 # *A whole layer.* The row *without layer 2* is a warning. With seeds 0 to 4 the head that looks most belongs to this
 # layer. Yet without all the heads of the layer the model is right more often than without the three. With seed 3 it can
@@ -1007,15 +1007,15 @@ prove("1, 1 and 36 of 72 heads give more than half to the token before, the toke
 # - **Layer 1, head 3** looks at the token before, with nearly all its weight.
 # - **Layer 2, head 9** often looks at the next token: each *the* looks at its noun.
 # - **Layer 5, head 6** looks at [CLS], from everywhere. Weights sum to one, so a head has to put them somewhere.
-# - **Layer 6, head 3** lets you down: *herself* looks most at *king*, not at *queen*.
+# - **Layer 6, head 3** is a disappointment: *herself* looks most at *king*, not at *queen*.
 #
 # Over twelve other sentences, one of the 72 heads gives more than half of its weight to the token before, one to the
 # token after, and 36 give it to [CLS].
 
 # %% [markdown] id="claims"
 # In BERT itself, researchers found heads that follow single grammatical relations, or look from a pronoun to its noun.
-# Most heads can be removed one at a time with hardly any loss. A fifth of a translator's heads, and two fifths of a BERT's,
-# could be removed together without much harm. Beyond that, quality fell sharply.
+# Michel et al. (2019) could remove most heads one at a time with hardly any loss. A fifth of a translator's heads, and two
+# fifths of a BERT's, could go together without much harm. Beyond that, quality fell sharply.
 #
 # <details><summary>Evidence: each finding with its source</summary>
 #
@@ -1036,7 +1036,7 @@ prove("1, 1 and 36 of 72 heads give more than half to the token before, the toke
 #
 # </details>
 #
-# A good place to stop: you have silenced heads of a trained model, and you know what a weight map cannot tell.
+# A good place to stop: you have silenced heads of a trained model, and you know what a weight map cannot tell you.
 
 # %% [markdown] id="induction"
 # ## 6 Two heads that work together
@@ -1049,8 +1049,8 @@ prove("1, 1 and 36 of 72 heads give more than half to the token before, the toke
 # Names work like this, too: once *Ada Lovelace* has been mentioned, the next *Ada* is probably followed by *Lovelace*. A
 # head that does this is called an **induction head** (Olsson et al. 2022).
 #
-# One attention alone gets stuck. The last K can find an earlier K, but the letter that it needs is one position further
-# on. It wants *the one that came after K*, and the key of Q says only that it is a Q.
+# A single attention layer gets stuck. The last K can find an earlier K, but the letter that it needs is one position
+# further on. It wants *the one that came after K*, and the key of Q says only that it is a Q.
 #
 # Two layers can do it. In the first, a **previous-token head** writes a note into each letter's vector, which says what
 # stood before it. Then Q carries the note *after K*. In the second layer, the last K asks who has the note *after K*. It
@@ -1063,7 +1063,7 @@ drawings.induction_steps().show()
 # %% [markdown] id="induction-by-hand"
 # ### 6.1 Set it by hand
 #
-# You can build this machine by choosing the matrices. First comes a text to work on. Each vector of the stream has ten
+# You can build this machine by choosing the matrices. We start with a text to work on. Each vector of the stream has ten
 # numbers, four for the letter and six for the position, and each part is a single 1 among zeros. Row i of `letter.T` is
 # the vector of letter i, and row p of `position.T` that of position p. The other way round, `x @ letter` reads the letters
 # from the stream, and `x @ position` the positions.
@@ -1077,8 +1077,9 @@ print("its letter:", (x @ letter)[2].int().tolist())
 
 # %% [markdown] id="shift-text"
 # Now a head that looks *two* positions back. The key of a position is the position itself, and the query of position p
-# must be the key of p - 2. So we multiply it by a *shift matrix*, whose row p has its 1 in column p - 2. In rows 0 and 1,
-# `roll` wraps the 1 around to the right edge; ignore these rows.
+# must be the key of p - 2. So the query is the position times a *shift matrix*, whose row p has its 1 in column p - 2:
+# position 5 picks row 5, which is the vector of position 3. In rows 0 and 1, `roll` wraps the 1 around to the right edge;
+# ignore these rows.
 
 # %% id="shift-by-hand"
 shift = torch.eye(6).roll(-2, dims=1)
@@ -1091,7 +1092,7 @@ for factor in (1, 50):
 
 # %% [markdown] id="shift-by-hand-says"
 # The printed weights are those of position 5, which should look at position 3. With factor 1, a match scores 1 / √6 and everything else 0, and after softmax the
-# difference is small. With factor 50, the head looks at one position only. Your two heads need such a factor, too.
+# difference is small. With factor 50, the head looks at one position only.
 
 # %% exercise="induction_pair"
 
@@ -1124,7 +1125,8 @@ for name, share in zip(names, (x @ answer)[-1].tolist(), strict=True):
 #
 # ### 6.2 Does training find it?
 #
-# Our model has attention layers and no feed-forward networks, so nothing else can do the work. Each training text
+# Our model is made of the library's attention layers, which can leave out biases and make the causal mask themselves.
+# Nothing else in it moves information between positions. Each training text
 # names five people again and again, in random order. Their first names and family names are single letters. A text may
 # begin with K Q, B Z, K Q, R M, B Z. When K comes again, the next letter must be Q.
 
@@ -1149,7 +1151,7 @@ class AttentionOnly(nn.Module):
 
 
 # %% [markdown] id="induction-rival"
-# Its first rival is the same model with a single layer. If our story is right, that one must fail. The second rival is
+# We first compare it with the same model with a single layer, which must fail if our story is right. A second rival is
 # not a network: it predicts each letter by how often it has come so far, without knowing who belongs to whom.
 
 
@@ -1297,7 +1299,7 @@ prove(
 # With all five seeds, two layers end far below the rival that counts letters, and one layer ends near it. So here it
 # takes two layers.
 #
-# <details><summary>Evidence: is it a phase change? And a third rival, which knows less</summary>
+# <details><summary>Evidence: does the loss drop suddenly? And a third rival, which knows less</summary>
 #
 # You will read that induction heads appear in a *phase change*, a sudden drop of the loss. A steep fall alone does not
 # show them: with one layer, which forms no induction head, the fall is nearly as steep. What shows them is how deep the
@@ -1317,14 +1319,13 @@ prove(
 #
 # </details>
 #
-# The [lab on heads](labs/02_heads.ipynb) reads off the matrices how the two heads find each other.
+# The [lab on heads](labs/02_heads.ipynb) shows from the matrices how the two heads find each other.
 
 # %% [markdown] id="thread-text"
 # ## 7 Your own parts at work
 #
-# Your split and merge go into `my_transformer.py`, inside a `MultiHeadAttention` that later chapters build on. Its
-# `context` cannot be left out: if the tokens look at one another, `x` comes twice. Does that layer, too, give PyTorch's
-# numbers?
+# Your split and merge go into `my_transformer.py`, inside a class that is also called `MultiHeadAttention`. Unlike
+# the library's, it needs a `context`: for self-attention, pass `x` twice. Does that layer, too, give PyTorch's numbers?
 
 # %% id="thread"
 from coursework.assembly.thread import so_far

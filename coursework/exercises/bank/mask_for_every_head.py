@@ -137,9 +137,9 @@ EXERCISE = Exercise(
     what="""This function takes one mask per sentence, `(B, T, S)`, True = may attend, to be used in every head. It is
 wrong, and yet it passed its tests. They tried one sentence, where the result is right, and as many sentences as heads,
 where they looked only at the shape. Repair it. You may rely on at least one True for each query; scores may be of any
-finite size.""",
-    why="""With as many sentences as heads, no error names this mistake: a model that has it trains, and looks where it
-should not.""",
+finite size, so go on filling with -inf, not with a large negative number.""",
+    why="""With as many sentences as heads, no error points to this mistake: a model that has it trains, and looks where
+it should not.""",
     difficulty=2,
     minutes=6,
     reference=masked_heads,

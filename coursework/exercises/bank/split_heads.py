@@ -87,8 +87,8 @@ EXERCISE = Exercise(
     what="""Write `split_heads(x, n_heads)`: cut each token's vector into `n_heads` blocks of neighbouring columns,
 one per head, and put the axis of heads before that of tokens: `(B, T, H * E)` becomes `(B, H, T, E)`. Use
 `reshape` rather than `view`, which stops with an error on some inputs (section 2.2 says why).""",
-    why="""With the heads beside the batch, the attention of chapter 1 treats all heads at once. A reshape that only
-gets the shape right mixes tokens, and no error tells you.""",
+    why="""With the head axis next to the batch axis, the attention of chapter 1 treats all heads at once. A reshape
+that only gets the shape right mixes tokens, and no error tells you.""",
     difficulty=2,
     minutes=6,
     reference=split_heads,
