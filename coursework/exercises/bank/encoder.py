@@ -146,8 +146,9 @@ def _reads_both_ways(encoder):
 EXERCISE = Exercise(
     title="An encoder of your own",
     what="""Write the `forward` of `Encoder`. The ids (B, T) become vectors by `embedding`, and `dropout` works on them.
-Then come the layers, one after the other, and at the end `norm`. Each layer takes a mask (B, 1, 1, T), True where there
-is a word: nobody reads `PAD`. Positions with `PAD` get vectors, too, which nobody uses.""",
+Then come the layers, one after the other, and at the end `norm`. Make the mask (B, 1, 1, T) from the ids, True where
+there is a word, and hand it to each layer: nobody reads `PAD`. Positions with `PAD` get vectors, too, which nobody
+uses.""",
     why="Whatever you build on it, a classifier or a translator, this is the part that reads.",
     difficulty=3,
     minutes=10,

@@ -1,4 +1,4 @@
-"""Exercise: an encoder that lets the padding in by two doors, to be mended."""
+"""Exercise: an encoder into which padding leaks at two places, to be mended."""
 
 import torch
 import torch.nn.functional as F
@@ -160,8 +160,8 @@ EXERCISE = Exercise(
     kind="debug",
     what="""`Reader` gives one vector for a sentence: one head of attention, a post-norm layer without a feed-forward
 network, and the mean over the words. It runs and learns without complaint. But the same sentence gets another vector if
-a longer one stands in its batch. Padding comes in by **two** doors, both in
-`forward`. Close both, so that padding changes nothing. Each sentence has at least one word.""",
+a longer one stands in its batch. Padding leaks in at **two** places, both in `forward`.
+Mend both, so that padding changes nothing. Each sentence has at least one word.""",
     why="Mistakes of this kind stay silent: the model trains, and answers change with the batch.",
     difficulty=4,
     minutes=15,
@@ -218,7 +218,7 @@ tensor-on-the-default-device (device=False): makes a tensor on the default devic
     ],
     hints=(
         "Put 3 words and 2 `PAD` in. Do the weights of each row still sum to one, and how many vectors enter the mean?",
-        "The first door is the order of mask and softmax, the second is the number by which the last line divides.",
+        "The first leak is the order of mask and softmax, the second is the number by which the last line divides.",
         """weights = ____  # (B, T, T): the rows sum to one over the words
 x = self.norm(x + weights @ self.value(x))
 ...""",

@@ -92,7 +92,7 @@ EXERCISE = Exercise(
     what="""Write `token_similarity(x)`: for each sentence of `x` (B, T, D), the mean cosine between the vectors of two
 *different* tokens, over all pairs. The cosine of two vectors is their dot product over the product of their lengths.
 No vector is shorter than 0.001, and T is at least 2.""",
-    why="At one, all tokens point the same way; near one, what tells them apart is a small part of the vector.",
+    why="A value of 1 means that all tokens point the same way; near 1, only a small part of each tells them apart.",
     difficulty=2,
     minutes=8,
     reference=token_similarity,

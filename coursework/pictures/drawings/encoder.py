@@ -17,8 +17,8 @@ def exactly_one_on() -> Drawing:
         "(0, 1) are filled, wanted answer 1. The points (0, 0) and (1, 1) are open, wanted answer 0. The filled points "
         "lie on one diagonal, the open ones on the other. Two grey lines are tried: each cuts off one filled point, "
         "and the other filled point stays with the open ones.",
-        caption="Filled: exactly one of the two numbers is 1. The two grey lines try to separate filled from "
-        "open: each cuts off one filled point and leaves the other with the open ones. No straight line does better.",
+        caption="Filled: exactly one of the two numbers is 1. Neither grey line separates the filled points "
+        "from the open ones: it cuts off one filled point and leaves the other behind. No straight line does better.",
     )
     left, bottom, side = 220, 238, 170
     picture.line([(left - 40, bottom), (left + side + 60, bottom)], colour=palette.residual)
@@ -241,7 +241,10 @@ def encoder_reads(
     picture.line([(places[0] + 70, 50), (places[0] + 70, 36)], colour=palette.output)
     picture.text((places[0] + 70, 20), answer, bold=True)
     if len(real) > 2:
-        picture.text(((places[2] + places[-1]) / 2 + 50, 92), "not read by the head", size=15, colour=FAINT_TEXT)
+        first, last = places[1] - 12, places[len(real) - 1] + 12
+        picture.line([(first, 110), (last, 110)], colour="#BBBBBB", arrow=False)
+        middle = (places[1] + places[-1]) / 2 + 95
+        picture.text((middle, 92), "the head does not read these", size=15, colour=FAINT_TEXT)
     return picture
 
 
@@ -265,7 +268,7 @@ def sentences_in_a_table(sentences: Sequence[str] = ("the queen smiled", "the ol
             x = 8 + width * (column + 0.5)
             picture.box((x, y), (width - 8, 34), word, colour="#BBBBBB" if word == "[PAD]" else INK)
             picture.cell((x, y + 38), 24, allowed=word != "[PAD]")
-    picture.text((300, 92 * len(rows) + 36), "mask: may be read or not, the same for every word that looks", size=15)
+    picture.text((300, 92 * len(rows) + 36), "the mask says which positions may be read, whoever looks", size=15)
     return picture
 
 
