@@ -269,7 +269,7 @@ print("1 + 1000 updates of 0.001 =", weight.item())
 #
 # $$12 \cdot 1{,}024 \cdot 16 \cdot 768 \cdot 4\ \text{bytes} = 0.604\ \text{GB}$$
 #
-# With 0.212 GB for the logits and the last norm it is 0.82 GB. You can trade this memory for time. Keep only what enters
+# With 0.212 GB for logits and the last norm it is 0.82 GB. You can trade this memory for time. Keep only what enters
 # each layer, and when the backward pass arrives there, compute the rest again. This *recomputation* leaves 0.30 GB: 0.04
 # for these inputs, 0.05 for the layer at work, and 0.21 as before. It costs up to a third more operations.
 #
@@ -461,11 +461,10 @@ show(
 )
 
 # %% [markdown] id="roofline-says"
-# Decode sits far to the left, where the roof is low. It even lies below the slope: on our machine a product with a single
-# vector uses only about a third of the memory's speed. To get faster it has to move right, up the slope: it needs fewer
-# bytes, or more tokens per pass. That is why servers write many texts at once, why a draft that guesses four tokens helps
-# (chapter 5), and why a model with rounded weights can write faster. Training sits to the right, where only faster
-# arithmetic helps.
+# Decode sits far to the left, where the roof is low. It even lies below the slope: on our machine a product with a
+# single vector does not use the full speed of memory. To get faster it has to move right: it needs fewer bytes, or more
+# tokens per pass. That is why servers write many texts at once, why a draft that guesses four tokens helps (chapter 5),
+# and why a model with rounded weights can write faster. Training sits to the right, where only faster arithmetic helps.
 #
 # <details><summary>How the bytes are counted, and what other machines have</summary>
 #
@@ -614,7 +613,7 @@ formula = scaling.ring_all_reduce_bytes(whole.nbytes, 4)
 prove("each sent 3/2 of its gradients, to rounding of the parts", max(abs(n - formula) for n in sent) <= 24)
 
 # %% [markdown] id="pipeline-says"
-# The hatched cells are called the *bubble*. The more parts there are, the smaller it is. All four ways:
+# The hatched cells are called the *bubble*. The more parts there are, the smaller it is. Here are all four ways:
 #
 # | parallelism | a device holds | sends in a training step | when |
 # |---|---|---|---|
@@ -770,7 +769,7 @@ show(
 #
 # E is the **floor**, what even a perfect model cannot know about the next token. The second term is what the model
 # loses by being small, the third what it loses by having read too little. At a fixed budget C, D is C / (6 N). So with
-# a larger N the second term falls and the third, $b \, (6 N / C)^{\beta}$, rises. Its derivative is β / N times itself.
+# a larger N the second term falls and the third, $b \, (6 N / C)^{\beta}$, rises. Its derivative is β / N times the term itself.
 # At the bottom of the bowl the derivatives add up to zero:
 #
 # $$-\frac{\alpha \, a}{N^{\alpha + 1}} + \frac{\beta \, b}{N \, D^{\beta}} = 0$$
@@ -779,7 +778,7 @@ show(
 #
 # $$\frac{\alpha \, a}{N^{\alpha}} = \frac{\beta \, b}{D^{\beta}}$$
 #
-# Your next function solves this for N. E plays no part, because it does not move the bottom.
+# Your next function solves this for N. E does not move the bottom, so it plays no part.
 
 # %% exercise="compute_optimal"
 

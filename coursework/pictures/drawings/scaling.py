@@ -70,8 +70,8 @@ def sixteen_bytes() -> Drawing:
         212,
         alt="Two bars of sixteen bytes. In float32: weight 4, gradient g 4, Adam's mean of g 4, its mean of g² 4. In "
         "mixed precision: weight 2, gradient 2, a float32 copy of the weight 4, and the two means 4 each.",
-        caption="Sixteen bytes for each parameter, either way. Mixed precision saves time and activation memory, but not "
-        "these bytes.",
+        caption="Sixteen bytes for each parameter, either way. Mixed precision saves time and activation memory, but "
+        "not these bytes.",
     )
     unit = 32.0
     colours = {"weight": palette.query, "float32 copy": palette.query, "gradient g": palette.key, "g": palette.key}
