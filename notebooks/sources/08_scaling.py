@@ -925,7 +925,7 @@ def train(model, steps, rate, seed):
     optimizer = torch.optim.AdamW(model.parameters(), **how)
     generator, curve = torch.Generator().manual_seed(seed), []
     for step in range(steps):
-        left = (steps - step) / (0.2 * steps)  # below 1, down to zero, in the last fifth
+        left = (steps - step) / (0.2 * steps)  # from 1 to 0 in the last fifth
         optimizer.param_groups[0]["lr"] = rate * min(1, (step + 1) / 25, left)
         start = torch.randint(len(train_ids) - 65, (4, 1), generator=generator)
         loss = loss_of(model, train_ids[start + torch.arange(65)])
