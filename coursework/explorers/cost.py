@@ -226,8 +226,8 @@ class CostExplorer(Explorer):
         total, kept = self.parameters().total(), self.memory(0)["activations"]
         first, last = (self.memory(stage).total() for stage in (0, 3))
         return (
-            f"{self.preset.name}: {total:,} parameters. Splitting everything over {self.processes} processes takes a "
-            f"process from {gib(first)} to {gib(last)} GiB; what remains is mostly "
+            f"{self.preset.name}: {total:,} parameters. Splitting all but activations over {self.processes} processes "
+            f"takes a process from {gib(first)} to {gib(last)} GiB; what remains is mostly "
             f"{'activations' if kept * 2 > last else 'weights and their states'}."
         )
 

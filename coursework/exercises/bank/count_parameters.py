@@ -102,8 +102,8 @@ final LayerNorm. A layer is self-attention (queries, keys, values and output, ea
 feed-forward (`width` to `inner` and back) and a LayerNorm for each of the two; every linear map has a bias, a
 LayerNorm a scale and a shift. The head is a map from `width` to `vocab` without a bias; if `tied`, its weights are
 the token table itself. Return a whole number.""",
-    why="""Six lines of arithmetic give the number on a model card. If your number differs, either the card or the
-description of the model is wrong.""",
+    why="""Six lines of arithmetic give the number on a model card. If your number differs by more than rounding,
+either the card or the description of the model is wrong.""",
     difficulty=2,
     minutes=8,
     reference=count_parameters,

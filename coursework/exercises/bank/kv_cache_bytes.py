@@ -85,7 +85,7 @@ EXERCISE = Exercise(
     title="What a cache really takes",
     kind="debug",
     what="""`kv_cache_bytes(layers, batch, length, heads, kv_heads, head_width, number_bytes)` should say how many
-bytes a decoder keeps of `length` tokens in each of `batch` sequences: the keys and values of all `layers`. Queries
+bytes the cache takes for `batch` sequences of `length` tokens: the keys and values of all `layers`. Queries
 come from `heads` heads; keys and values from `kv_heads`, which may be fewer; all heads are `head_width` wide, and a
 number takes `number_bytes`. For Llama 3 8B and one sequence of 8192 tokens the function below promises 128 MiB; a
 machine filled with that in mind runs out of memory. Repair it.""",

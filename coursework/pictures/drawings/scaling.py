@@ -70,7 +70,8 @@ def sixteen_bytes() -> Drawing:
         212,
         alt="Two bars of sixteen bytes. In float32: weight 4, gradient g 4, Adam's mean of g 4, its mean of g² 4. In "
         "mixed precision: weight 2, gradient 2, a float32 copy of the weight 4, and the two means 4 each.",
-        caption="Sixteen bytes for each parameter, either way. Mixed precision saves time and activations, not these.",
+        caption="Sixteen bytes for each parameter, either way. Mixed precision saves time and activation memory, but "
+        "not these bytes.",
     )
     unit = 32.0
     colours = {"weight": palette.query, "float32 copy": palette.query, "gradient g": palette.key, "g": palette.key}
@@ -203,8 +204,8 @@ def ring_sum() -> Drawing:
         "steps each has one part summed over all three. After two more all have all sums. A double edge marks the "
         "part that a device sends next: a, b and c at first, then c, a and b, then the complete ones, b, c and a.",
         caption="Three devices, three parts. In each step each device sends the part with the double edge to the "
-        "device below, and the last sends to the first. Two steps add up, and two more spread the sums. A filled cell "
-        "holds the sum over all.",
+        "device below, and the last sends to the first. Two steps build the sums; two more pass them round. A "
+        "filled cell holds the sum over all.",
     )
     titles = ("start", "1 step", "2 steps", "4 steps")
     counts = [[[1] * 3 for _ in range(3)]]

@@ -26,13 +26,15 @@ def roofline(machine: Any, passes: Mapping[str, tuple[float, float, float]]) -> 
     for number, (name, (operations, n_bytes, seconds)) in enumerate(passes.items()):
         at = (operations / n_bytes, operations / seconds)
         ax.plot(*at, "o", color=palette.series[number], markersize=8)
+        reached = at[1] / min(at[0] * machine.bytes_per_second, machine.flops_per_second)
         ax.annotate(
-            name,
+            f"{name}\n{100 * reached:.0f} %",
             at,
-            (0, -18),
+            (0, -8),
             textcoords="offset points",
             color=palette.series[number],
             ha="center",
+            va="top",
         )
     ax.set(xscale="log", yscale="log", xlabel="operations for each byte", ylabel="operations per second")
     ax.set_ylim(roof.min() / 3, 3 * machine.flops_per_second)
