@@ -200,8 +200,8 @@ def levels_of_memory() -> Drawing:
         "doesn't fit into the small memory has to be fetched again and again.",
     )
     picture.box((190, 38), (240, 50), ["arithmetic units", "312 · 10¹² operations / s"], filled=True)
-    picture.line([(190, 102), (190, 64)], colour=palette.value, width=8)
-    picture.line([(190, 64), (190, 102)], colour=palette.value, width=8)
+    picture.line([(190, 103), (190, 63)], colour=palette.value, width=5)
+    picture.line([(190, 63), (190, 103)], colour=palette.value, width=5)
     picture.box((190, 130), (300, 54), ["small memory, on the chip", "20 MB"], colour=palette.value)
     picture.line([(190, 193), (190, 158)], colour=palette.key, width=3)
     picture.line([(190, 158), (190, 193)], colour=palette.key, width=3)
