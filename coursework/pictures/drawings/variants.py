@@ -208,8 +208,8 @@ def levels_of_memory() -> Drawing:
     picture.box((190, 222), (356, 56), ["large memory, beside the chip", "40 GB"], colour=palette.key)
     picture.text((212, 84), "19 TB / s", anchor="start", size=18, colour=palette.value, bold=True)
     picture.text((212, 175), "1.5 TB / s", anchor="start", size=18, colour=palette.key, bold=True)
-    picture.text((390, 222), "queries, keys, values,", anchor="start", size=15, colour=GREY)
-    picture.text((390, 243), "model weights, the cache", anchor="start", size=15, colour=GREY)
+    picture.text((378, 222), "queries, keys, values,", anchor="start", size=15, colour=GREY)
+    picture.text((378, 243), "model weights, the cache", anchor="start", size=15, colour=GREY)
     return picture
 
 
