@@ -5,7 +5,7 @@
 # builds the model that it describes: your GPT from [chapter 5](05_decoder.ipynb) becomes a Llama. It loads a checkpoint
 # in the published format, and writes.
 #
-# The chapter, exercises included, takes about {minutes} minutes. Plan three evenings; four good places to stop are
+# The chapter, exercises included, takes about {minutes} minutes. Plan four evenings; five good places to stop are
 # marked.
 
 # %% id="imports" tags=["hide-input"]
@@ -200,9 +200,10 @@ drawings.patches_in_a_row().show()
 # ### 2.1 A norm in front, and a cheaper one
 #
 # In 2017 the norm stood *after* the sum: x ← LN(x + sublayer(x)). On its way back a gradient passes through all these
-# norms, and a deep stack needs a careful warm-up ([chapter 4](04_encoder.ipynb)). GPT-2 moved the norm in *front* of
-# each sublayer: x ← x + sublayer(LN(x)). Now a gradient can run along the stream without passing through a norm. The
-# price is that the stream grows: later layers change it less, and it needs one more norm at its end.
+# norms, and in [chapter 4](04_encoder.ipynb) twelve such layers failed at their task, with warm-up or without, unless
+# their weights started small. GPT-2 moved the norm in *front* of each sublayer: x ← x + sublayer(LN(x)). Now a gradient
+# can run along the stream without passing through a norm. The price is that the stream grows: later layers change it
+# less, and it needs one more norm at its end.
 #
 # LayerNorm subtracts the mean and divides by the standard deviation. **RMSNorm** leaves out the mean and only divides
 # by the root of the mean square:
@@ -242,8 +243,8 @@ print(RMSNorm(4)(torch.tensor([1.0, 2.0, 3.0, 6.0])).data)
 #
 # The feed-forward of GPT-2 widens a vector, passes each number through GELU, and narrows it again. Each hidden number
 # answers one question about the token: how well does it match my row of weights? In **SwiGLU** each hidden number is
-# the product of two answers. One map makes the **gate**, which goes through SiLU, silu(z) = z · σ(z). A second map
-# makes the content.
+# the product of two answers. One map makes the **gate**, which goes through SiLU, silu(z) = z · σ(z), with the sigmoid
+# σ. A second map makes the content.
 
 # %% id="gate-drawn" tags=["hide-input"]
 # Drawing: a feed-forward with a gate, in numbers
@@ -307,7 +308,7 @@ prove("so do half as many heads of keys and values", abs(losses[3].mean() - loss
 # nothing that we can see. Nor does halving the heads of keys and values, which halves the cache. But 300 steps of a
 # small model say little about large ones.
 #
-# **A good place to stop: you have written the gate, and know every switch of a modern layer.**
+# **A good place to stop: you have written the gate, and know what turns GPT-2's layer into Llama's.**
 #
 # ## 3 The cache decides
 #
@@ -326,7 +327,7 @@ prove("so do half as many heads of keys and values", abs(losses[3].mean() - loss
 # or 131,072 bytes, and the cache of 8,192 tokens shrinks from 4 GiB to 1. The price is that four query heads must find
 # what they need under the same keys.
 #
-# **Latent attention** (DeepSeek-V2, 2024) keeps only a short vector c of 512 numbers for each token, made by one
+# **Latent attention** (DeepSeek-V2, 2024) keeps a short vector c of 512 numbers for each token, made by one
 # trained linear map. Every head has two matrices of its own, W and U, of 128 by 512. It makes its key W c and its value
 # U c. So all heads have different keys again.
 
@@ -341,14 +342,13 @@ drawings.cache_of_a_token().show()
 # - The slow way: the key is W c = (1, 3), and q · (W c) = 2 · 1 + 1 · 3 = **5**.
 # - The fast way: multiply the query first. Wᵀq = (2 · 1 + 1 · 1, 2 · 0 + 1 · 1) = (3, 1), and (3, 1) · (1, 2) = **5**.
 #
-# It is the same sum, bracketed differently: q · (W c) = (Wᵀ q) · c. The fast way never makes a key. W has been
-# **absorbed** into the query. The same works for the values: the short vectors are averaged first, and U multiplies
-# only the average.
+# It is the same sum, bracketed differently: q · (W c) = (Wᵀ q) · c. W has been **absorbed** into the query. The same
+# works for the values: the short vectors are averaged first, and U multiplies only the average.
 #
-# Rotary positions break the trick: they would make the key Rₙ W c, and the rotation Rₙ differs from token to token, so
-# no single matrix can move to the query. Each token therefore keeps a second key for its position: 64 numbers, turned,
-# and shared by all heads. Its product with a second query is added to the score. The price is more arithmetic: each
-# head compares 576 numbers, not 128.
+# Rotary positions break the trick: they would make the key Rₙ W c, and the query would have to be multiplied by WᵀRₙᵀ,
+# a different matrix for each old token n. Each token therefore keeps a second key for its position: 64 numbers, turned,
+# and shared by all heads. Each head makes a second query of 64 numbers, also turned, and adds their product to the
+# score. The price is more arithmetic: each head compares 576 numbers, not 128.
 
 # %% id="latent-absorbed" tags=["hide-input"]
 # Check: the numbers above; with turned keys no vector does it; cached latent attention equals the full pass
@@ -402,9 +402,11 @@ window = sliding_window_mask(9, 9, 3).float()
 prove("through two layers with a window of 3, a token hears of 4 earlier ones", ((window @ window)[8] > 0).sum() == 5)
 
 # %% [markdown] id="sinks"
+# **A good place to stop: you have written a window, and know three ways to a smaller cache.**
+#
 # ## 4 Flash: the same numbers, faster
 #
-# Why can the same attention run faster? Look at a chip's memory.
+# Why can the same attention run faster?
 
 # %% id="memory-drawn" tags=["hide-input"]
 # Drawing: the small and the large memory of a GPU
@@ -413,9 +415,9 @@ drawings.levels_of_memory().show()
 # %% [markdown] id="flash-traffic"
 # A GPU computes only on what lies in the small memory. Count what plain attention moves, for one head of width 128 and
 # a text of 8,192 tokens. The table of scores has 8,192² = 67 million numbers, 134 MB in two bytes each. That is too
-# much for the small memory. So the table is written to the large one, read for the softmax, written again as weights,
-# and read for the product with the values: 537 MB in all. Moving 537 MB takes an A100 0.36 ms, and the arithmetic 0.11
-# ms. Most of the time the chip waits for a table that nobody keeps.
+# much for the small memory. So the table is written to the large one, read for the softmax, written again as attention
+# weights, and read for the product with the values: 537 MB in all. Moving 537 MB takes an A100 0.36 ms, and the
+# arithmetic 0.11 ms. Most of the time the chip waits for a table that nobody keeps.
 #
 # **FlashAttention** never writes the table. It takes a block of queries and goes through the keys and values in tiles.
 # Each tile fits into the small memory, and all the work is done there.
@@ -438,8 +440,7 @@ drawings.flash_tiles().show()
 # | tile 2: its own part | 4 | 0.185 + 1 = 1.185 | 3.20 + 1 · 40 = 43.20 |
 #
 # The result is a / ℓ = 36.46, as one softmax over the three scores gives it. When the maximum rises, ℓ and a are
-# multiplied by exp(old − new), here e⁻². At the start, plain numbers do: only the first tile shows how many queries there
-# are.
+# multiplied by exp(old − new), here e⁻².
 
 # %% exercise="online_softmax"
 
@@ -464,8 +465,8 @@ tiles = online_softmax(iter((q[0, 0] @ k[0, 0].T / 4).split(16, dim=1)), iter(v[
 prove("your pass over five tiles is exact attention", torch.allclose(tiles, sdpa(q, k, v)[0, 0]))
 
 # %% [markdown] id="flash-says"
-# In training, the backward pass needs the weights again. Flash stores only $m$ and $\ell$ for each query and computes
-# each tile a second time. One thing it cannot change: the time still grows with the square of the length.
+# In training, the backward pass needs the attention weights again. Flash stores only $m$ and $\ell$ for each query and
+# computes each tile a second time. The time still grows with the square of the length.
 #
 # **A good place to stop: you have written the loop inside Flash, and can explain it to a colleague.**
 #
@@ -484,6 +485,8 @@ prove("by hand: the sum reads 11", (state + 10 * second) @ first == 11)
 state = state + (10 - state @ second) * second
 read = torch.stack([state @ second, state @ first])
 prove("by hand: the delta rule reads 10 and 9.2", torch.allclose(read, torch.tensor([10.0, 9.2])))
+mixed = [(size * torch.tensor([1.0, 0.6])).softmax(0) @ torch.tensor([5.0, 10.0]) for size in (1, 10)]
+prove("a softmax reads 7.0, from ten times larger scores 5.1", [round(m.item(), 1) for m in mixed] == [7.0, 5.1])
 
 # %% [markdown] id="state-by-hand"
 # **By hand**, with values of a single number, so that S has one row. Store 5 under the key (1, 0), and 10 under the key
@@ -498,18 +501,19 @@ prove("by hand: the delta rule reads 10 and 9.2", torch.allclose(read, torch.ten
 #
 # With the first pair stored, the state (5, 0) says 5 · 0.6 + 0 · 0.8 = 3 under the second key. We want 10, so 7 is
 # missing, and 7 · (0.6, 0.8) is added. Now the second key, whose length is one, reads exactly 10. The first reads 9.2,
-# which is still wrong, but less so.
+# still wrong, but less so.
 #
-# So a fixed state loses *exact recall*, such as of a phone number on page one. That is why models mix again: in
+# So a fixed state loses *exact recall*, such as of a phone number on page one. Softmax attention keeps the pairs apart:
+# with our scores 1 and 0.6 it reads 7.0, but with ten times larger ones 5.1. That is why models mix again: in
 # Qwen3-Next and Kimi Linear, three of four layers have a delta rule, and the fourth, with full attention, can look up
 # the number. You write the rule in the lab on [linear memory](labs/07_linear_memory.ipynb).
 
 # %% [markdown] id="hybrids"
 # ## 6 Experts: store much, use little
 #
-# Most of a layer's parameters are in its feed-forward: 60 % in Qwen3-0.6B, 81 % in Llama 3 8B. A wider one can store
-# more, but every token pays for all of it, even a comma. A **mixture of experts** has many feed-forwards, the
-# *experts*, and a **router** that picks a few for each token.
+# Most of a layer's parameters are in its feed-forward. A wider one can store more, but every token pays for all of it,
+# even a comma. A **mixture of experts** has many feed-forwards, the *experts*, and a **router** that picks a few for
+# each token.
 
 # %% id="router-drawn" tags=["hide-input"]
 # Drawing: a router sends one token to two of four experts
@@ -534,15 +538,16 @@ drawings.router_and_experts().show()
 # sends it even more. In the lab on [experts](labs/07_experts.ipynb) two to five of eight experts end up idle.
 #
 # **A balance loss** makes busy experts expensive. Let $f_i$ be the share of all choices that expert i got in this
-# batch, and $p_i$ its mean probability, by a softmax over the scores of all experts. With $M$ experts, the loss is
+# batch, and $p_i$ its mean probability, by a softmax over the scores of all experts, not only of the chosen ones. With
+# $M$ experts, the loss is
 #
 # $$\mathcal{L}_{\text{balance}} = M \sum_i f_i \, p_i,$$
 #
 # and a small multiple of it is added to the real one. **By hand**: if two experts are used evenly, it is 2 · (0.5 · 0.5 +
 # 0.5 · 0.5) = 1. If all tokens go to the first with probability 0.9, it is 2 · 1 · 0.9 = 1.8. As f is a count, only p
-# has a gradient. The derivative by pᵢ is M fᵢ, so the busiest expert is pushed down hardest.
+# has a gradient. With respect to pᵢ it is M fᵢ, so the busiest expert is pushed down hardest.
 #
-# **A bias** (DeepSeek-V3, 2024) leaves the loss alone. Each expert has a number that is added to its score *for the
+# **A bias** (DeepSeek-V3, 2024) needs no extra loss. Each expert has a number that is added to its score *for the
 # choice only*, not in the weights. After each step it goes up a little if the expert had too few tokens, and down if it
 # had too many.
 
@@ -563,30 +568,29 @@ drawings.router_and_experts().show()
 # You want a model to write in the style of your company. Training all of its weights needs a gradient and two moments
 # of Adam for each, and then you store a full copy of the model. Could the *change* itself be stored in few numbers?
 #
-# Freeze the weight W. Put two thin matrices beside it: A takes the D_in inputs down to $r$ numbers, and B takes these
-# up to the D_out outputs. The map becomes
+# Freeze the weight W. Put two thin matrices beside it: A takes the $D_\text{in}$ inputs down to $r$ numbers, and B
+# takes these up to the $D_\text{out}$ outputs. The map becomes
 #
 # $$W x + \frac{\alpha}{r} \, B A x.$$
 #
-# α sets the strength of the change, and dividing by r keeps it about the same for any r. So little can be enough
-# because W already knows the language.
+# α sets the strength of the change, and dividing by r keeps it about the same for any r.
 
 # %% id="thin-drawn" tags=["hide-input"]
 # Drawing: a frozen matrix, and a thin update beside it
 drawings.thin_update().show()
 
 # %% [markdown] id="lora-count"
-# This is **LoRA**, low-rank adaptation. The update of *rank* $r$ has r · (D_in + D_out) parameters: in the drawing,
-# 131,072 instead of 16.8 million. B starts at zero, so that at first nothing changes. A starts at random, because with
-# two zero matrices neither would get a gradient.
+# This is **LoRA**, low-rank adaptation. The update of *rank* $r$ has $r \cdot (D_\text{in} + D_\text{out})$ parameters:
+# in the drawing, 131,072 instead of 16.8 million. B starts at zero, so that at first nothing changes. A starts at
+# random: A's gradient contains B, and B's contains A, so two zero matrices would never change.
 
 # %% exercise="lora_linear"
 
 
 # %% [markdown] id="lora-into"
-# The folded cell makes `own`, your GPT of chapter 5 after 250 steps on technical prose, with `train` and `loss_on`. Then
-# `tuned`, a copy, learns from 4,000 letters of `plays` in 60 steps. `set_submodule` replaces each `nn.Linear` in its
-# layers by your LoRA; the output map stays frozen.
+# The folded cell makes `own`, your GPT of chapter 5 after 250 steps on technical prose, with `train` and `loss_on`.
+# Then `tuned`, a copy, learns from 4,000 letters of `plays` in 60 steps. `set_submodule` replaces each `nn.Linear` in
+# its layers by your LoRA; the output map stays frozen. Losses here are on held-out letters, from 270,000 on.
 
 
 # %% id="own-gpt" tags=["hide-input", "tol:0.05"]
@@ -715,8 +719,7 @@ prove("on much text, all weights are ahead with each seed", (full < thin).all())
 
 # %% [markdown] id="lora-limits"
 # On little text, again 4,000 letters, LoRA came within 0.03 nats of training everything. On a hundred times more it
-# stayed 0.1 nats behind. Perhaps so few numbers cannot hold so much that is new; but its curve is still falling at the
-# highest rate.
+# stayed 0.1 nats behind. But its curve is still falling at the highest rate.
 #
 # <details><summary>Evidence: which maps, how high a rate; and QLoRA</summary>
 #
@@ -726,7 +729,7 @@ prove("on much text, all weights are ahead with each seed", (full < thin).all())
 #
 # </details>
 #
-# After training, the update can be added into W. Then it no longer costs anything, if you add it correctly:
+# After training, the update can be added into W and then costs nothing:
 
 # %% exercise="lora_merge"
 
@@ -739,9 +742,9 @@ loss = loss_on(tuned, plays[270_000:], 100)
 print(f"{count(tuned):,} parameters, loss on plays: {loss:.2f}")
 
 # %% [markdown] id="config"
-# Your merged model is as large as before, and as good on plays as with LoRA beside it.
+# Your merged model is as large as before, and as good on plays as with LoRA.
 #
-# **A good place to stop: your GPT has learned a new style in 9,216 numbers of your LoRA.**
+# **A good place to stop: your LoRA has taught your GPT a little Shakespeare, in 9,216 numbers.**
 #
 # ## 8 Your Llama
 #
@@ -769,8 +772,8 @@ drawings.config_and_layer().show()
 # - **Heads**: there are 16 of queries and 8 of keys and values, each E = **`head_dim`** = 128 wide. 16 · 128 is 2,048,
 #   while D is 1,024: the width of a head is free.
 # - **`rope_theta`** is the base of the rotary positions; a larger one suits long texts. **`rms_norm_eps`** is ε.
-# - **`attention_bias`**: the maps of the attention have none. **`tie_word_embeddings`**: the token table also produces
-#   the logits. **`sliding_window`** null: every layer is global.
+# - **`attention_bias`**: the linear maps in attention have no bias. **`tie_word_embeddings`**: the token table also
+#   produces the logits. **`sliding_window`** null: every layer is global.
 #
 # <details><summary>max_position_embeddings, and entries of other configs</summary>
 #
@@ -810,7 +813,7 @@ ex.predict("parameters_of_qwen3", "")
 # ```
 #
 # It takes any layers that are called as `layer(x, positions, mask, cache)`. Below them it has only the token table,
-# `model.embedding`, and no table of positions to remove. So it gets new layers. Their arguments are the switches of this
+# `model.embedding`, and no table of positions to remove. The arguments of its new layers are the switches of this
 # chapter; their parts are `RMSNorm` and `Gated`, with your `swiglu`.
 
 
@@ -854,7 +857,7 @@ class LlamaLayer(nn.Module):
 
 
 # %% [markdown] id="attend-says"
-# You know every step of `attend`. It splits into heads with your `split_heads`, norms queries and keys, and turns them
+# `attend` splits into heads with your `split_heads`, norms queries and keys, and turns them
 # with `rotate`, your rotary positions with the base as an argument. Then `remember` adds the new keys and values to the
 # cache. Only after that is each of the G heads repeated, so the cache stays small.
 
@@ -890,9 +893,6 @@ for name in ("gpt2", "bert-base-uncased", "t5-base", "vit-base-patch16-224", "ll
 fold("Six published models: the parameters that we count, and those that their publishers state", "\n".join(rows))
 prove("your model has the parameters that we counted", count(qwen) == 596_049_920)
 prove("the course counts the same", count(PUBLISHED["qwen3-0.6b"].build()) == count(qwen))
-first_layers = {name: PUBLISHED[name].build().decoder.layers[0] for name in ("qwen3-0.6b", "llama-3-8b")}
-shares = [round(count(layer.feed_forward) / count(layer), 2) for layer in first_layers.values()]
-prove("the feed-forward has 60 % of a layer of Qwen3-0.6B, 81 % in Llama 3 8B", shares == [0.6, 0.81])
 with torch.device("meta"):
     untied = LibraryGPT(PUBLISHED["gpt2"].family.configure(**PUBLISHED["gpt2"].sizes, tie_embeddings=False))
 prove("a tied head saves V times D", count(untied) - count(PUBLISHED["gpt2"].build()) == 50_257 * 768)
@@ -949,7 +949,8 @@ print(f"largest difference between the logits of the two models: {gap:.4f}")
 prove("your Llama gives the logits of the model that was saved", gap < 1e-4)
 
 # %% [markdown] id="window-says"
-# Your window of section 3.2 fits around any layer. Here the first layer becomes local, and the loss hardly changes:
+# Your window of section 3.2 fits around any layer. Here the first layer becomes local, and the loss hardly changes.
+# `Local` only masks; the cache still keeps every key.
 
 
 # %% id="window-in" tags=["tol:0.05"]
@@ -985,8 +986,8 @@ for prompt in ("The value of ", "A function "):
 # It makes no sense yet, after 400 steps on single letters. But it reads the published format, and you wrote `build`,
 # the GPT, its heads, gate and window, and `generate`.
 #
-# **You can now** read a published config, build its model and load a checkpoint; say which problem each switch solved
-# and what it costs; and write the loop of Flash, a router, and LoRA.
+# **You can now** read a published config, build its model and load a checkpoint; say which problem each switch solved;
+# and write the loop of Flash, a router, and LoRA.
 #
 # ### Check yourself
 #

@@ -182,8 +182,8 @@ def _one_table(call) -> str | None:
 
 EXERCISE = Exercise(
     title="From a config to a model",
-    what="""Write `build(config)`, for the config of a Llama or a Qwen3, a dict: it returns a `GPT` without dropout
-whose layers are `LlamaLayer`s, `num_hidden_layers` different ones (`help(LlamaLayer)` shows what one takes). Use
+    what="""Write `build(config)`, for the config of a Llama or a Qwen3, a dict: it returns a `GPT` without dropout,
+with `num_hidden_layers` separate `LlamaLayer`s (`help(LlamaLayer)` shows what one takes). Use
 `hidden_size`, `num_attention_heads`, `intermediate_size`, `vocab_size`, `rms_norm_eps` for all norms, and `rope_theta`.
 Some entries may be absent: `num_key_value_heads` is then the number of heads, `head_dim` is D / heads,
 `attention_bias` and `tie_word_embeddings` are false. `model_type` is "llama" or "qwen3"; the latter has norms on
@@ -191,7 +191,7 @@ queries and keys.
 
 A fresh `GPT` ends in a LayerNorm, `model.norm`, and in a map with a bias, `model.to_logits`. Put an `RMSNorm` and a map
 without a bias in their places. A tied model's `to_logits` shares its weight with `embedding`.""",
-    why="This is the step that every program which runs published models begins with.",
+    why="Every program that runs published models starts with this step.",
     difficulty=4,
     minutes=30,
     reference=build,

@@ -211,7 +211,8 @@ EXERCISE = Exercise(
     what="""Write `online_softmax(score_tiles, value_tiles)`: the scores of T queries come in tiles of a few keys each,
 with the values of those keys. Both arguments are iterators: each tile comes once, in order, and they have no length and
 no index. Return what softmax over all the scores, times all the values, gives. Keep only a maximum, a sum and a mixture
-for each query, no tiles. Scores lie between −1000 and 1000.""",
+for each query, no tiles. The maximum may start as `torch.tensor(-math.inf)`, the sum and the mixture as 0: the first
+tile gives them their shapes. Scores lie between −1000 and 1000.""",
     why="""Flash attention is this loop on tiles that fit into fast memory. It is why exact attention does not need the
 n by n table that everyone draws.""",
     difficulty=4,

@@ -97,12 +97,11 @@ def _one_pixel_one_patch(patchify) -> str | None:
 
 EXERCISE = Exercise(
     title="An image is a sentence of patches",
-    what="""Write `patchify(images, size)`: cut each of the images, floating-point numbers, into squares of `size` by
-`size` pixels and lay each square out as one vector. Patches go row by row, left to right; inside a vector come all
-pixels of channel 0, row by row, then those of channel 1, and so on. Height and width are multiples of `size`. The
-images may be a transposed view of others, for which `.view` fails.""",
-    why="""It is all that ViT adds to an encoder: after it, an image is a sequence of vectors like any other. In
-published code it hides inside a convolution.""",
+    what="""Write `patchify(images, size)`: cut each image (a float tensor) into squares of `size` by `size` pixels
+and lay each square out as one vector. It helps to see the images as (B, C, rows, size, columns, size). Patches go row
+by row, left to right; inside a vector come all pixels of channel 0, row by row, then those of channel 1, and so on.
+Height and width are multiples of `size`. The images may be a transposed view of others, for which `.view` fails.""",
+    why="After this step, an image is a sequence of vectors like any other.",
     difficulty=3,
     minutes=12,
     reference=patchify,

@@ -99,7 +99,7 @@ EXERCISE = Exercise(
     what="""Write `route_experts(scores, top_k)`: for each token choose the `top_k` experts with the highest scores, and
 give them the softmax of **their** scores as weights; all others get exactly zero. `top_k` is at least 2; no two scores
 of a token are equal. Scores lie between −1000 and 1000.""",
-    why="""It is the whole decision of Mixtral's layer. Everything else in a mixture of experts is bookkeeping, and a
+    why="""This is all that Mixtral's router decides. Everything else in a mixture of experts is bookkeeping, and a
 loss that keeps this choice from always falling on the same few.""",
     difficulty=2,
     minutes=8,

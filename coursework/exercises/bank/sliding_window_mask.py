@@ -79,8 +79,8 @@ EXERCISE = Exercise(
     what="""Write `sliding_window_mask(T, S, window)`: each query sees the `window` latest keys, the one it stands on
 included, and nothing later. `S` may exceed `T`: then the first `S - T` keys come from a cache, and the last query
 stands on the last key. True = may attend. `window` is at least 1.""",
-    why="""The cost of attention falls from n² to n times the window, and the cache stops growing. Mistral's first
-model used a window of 4096.""",
+    why="""If masked scores are skipped, the cost of attention falls from n² to n times the window; if old keys are
+dropped, the cache stops growing. Mistral's first model used a window of 4096.""",
     difficulty=2,
     minutes=8,
     reference=sliding_window_mask,

@@ -149,8 +149,8 @@ def cache_of_a_token() -> Drawing:
         "keys and values: 8,192 numbers. 8 heads: 2,048. 1 head: 256. A latent vector of 512 and a rotary key of 64: "
         "576.",
         caption="One token in one layer, 32 query heads of width 128. Latent: c of 512 numbers, and 64 for the "
-        "position (below). It serves all 32 heads, and is only as large as the keys and values of 576 / 256 = 2¼ of "
-        "them. DeepSeek itself has 128 heads.",
+        "position. These 576 numbers serve all 32 heads, and are only 2¼ times as many as the key and value of one "
+        "head, 256. DeepSeek itself has 128 heads.",
     )
     rows = (
         ("32 heads of k, v", 8192, palette.key),
@@ -194,20 +194,22 @@ def levels_of_memory() -> Drawing:
         280,
         alt="Arithmetic units and two memories. On top the units, 312 trillion operations a second. Below them the "
         "small memory on the chip: 20 megabytes, 19 terabytes a second. Below that the large memory: 40 gigabytes, "
-        "1.5 terabytes a second. A wide arrow joins the units with the small memory, a thin one the small with the "
-        "large.",
+        "1.5 terabytes a second. A wide double arrow joins the units with the small memory, a thin one the small "
+        "with the large.",
         caption="An A100 (Dao et al. 2022, figure 1). Everything comes in through the thin arrow once; whatever "
         "doesn't fit into the small memory has to be fetched again and again.",
     )
     picture.box((190, 38), (240, 50), ["arithmetic units", "312 · 10¹² operations / s"], filled=True)
-    picture.line([(190, 102), (190, 64)], colour=palette.value, width=8)
+    picture.line([(190, 103), (190, 63)], colour=palette.value, width=5)
+    picture.line([(190, 63), (190, 103)], colour=palette.value, width=5)
     picture.box((190, 130), (300, 54), ["small memory, on the chip", "20 MB"], colour=palette.value)
-    picture.line([(190, 190), (190, 160)], colour=palette.key, width=3)
+    picture.line([(190, 193), (190, 158)], colour=palette.key, width=3)
+    picture.line([(190, 158), (190, 193)], colour=palette.key, width=3)
     picture.box((190, 222), (356, 56), ["large memory, beside the chip", "40 GB"], colour=palette.key)
     picture.text((212, 84), "19 TB / s", anchor="start", size=18, colour=palette.value, bold=True)
     picture.text((212, 175), "1.5 TB / s", anchor="start", size=18, colour=palette.key, bold=True)
-    picture.text((390, 222), "queries, keys, values,", anchor="start", size=15, colour=GREY)
-    picture.text((390, 243), "weights, the cache", anchor="start", size=15, colour=GREY)
+    picture.text((378, 222), "queries, keys, values,", anchor="start", size=15, colour=GREY)
+    picture.text((378, 243), "model weights, the cache", anchor="start", size=15, colour=GREY)
     return picture
 
 
@@ -274,7 +276,7 @@ def router_and_experts() -> Drawing:
         alt="A token goes into a router, which gives four experts the scores 2, minus 1, 1 and 0. Expert 0 and "
         "expert 2 have the highest and are used, with the weights 0.73 and 0.27. Experts 1 and 3 are faint and "
         "compute nothing. The weighted outputs are added.",
-        caption="Four experts are stored, two of them compute. The other two cost memory and no time.",
+        caption="Four experts are stored; only two run. The other two cost memory and no time.",
     )
     picture.box((60, 175), (88, 44), "token x")
     picture.line([(104, 175), (136, 175)])
