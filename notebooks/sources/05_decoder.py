@@ -846,8 +846,8 @@ drawings.decoder_layer_stream().show()
 #
 # The encoder is that of chapter 4. The decoder is built like your GPT, but from your decoder layers. Both add learned
 # positions to their tokens, so the attentions get no positions. They get no cache either, because our words are short.
-# Where a source is shorter than the longest, *padding* follows it, the token 0. The mask `real`, True at real tokens,
-# hides it.
+# Sources shorter than the longest are filled up at the end with the token 0, *padding*. The mask `real`, True at real
+# tokens, hides it.
 
 
 # %% id="own-decoder" tags=["hide-input"]
@@ -975,9 +975,9 @@ def train_reversal(steps, seed=0, peak=5e-3):
 
 
 # %% [markdown] id="reversal-write-text"
-# Here is the loop of section 1 again, now with a source. A text ends when the model chooses ⟨stop⟩, like a chat model's
-# answer, or after nine tokens. In a batch, a text that ends early is filled up with padding until all are finished.
-# `source` holds the three words printed above, and `spell` turns ids into letters.
+# Here is the loop of section 1 again, now with a source. Like a chat model's answer, a text ends when the model chooses
+# ⟨stop⟩; at the latest it ends after nine tokens. In a batch, a text that ends early is filled up with padding until
+# all are finished. `source` holds the three words printed above, and `spell` turns ids into letters.
 
 
 # %% id="reversal-write"
@@ -1073,8 +1073,8 @@ DecodingExplorer(
     written=list(spell(target[0])),
     probabilities=chance.clamp(0, 1),
     caption="Use the slider to set how many letters are written, and choose a head. j → d: reads j, writes d; < is "
-    "the start. Where a letter occurs twice, its position on its own side follows in brackets, counted from 0 with the "
-    "start. The weights draw a diagonal from the last source letter to the first: to write each letter, the model looks "
+    "the start. Where a letter occurs twice, its position follows in brackets. Both sides count from 0, and on the "
+    "written side that is the start. The weights draw a diagonal from the last source letter to the first: to write each letter, the model looks "
     "mostly at the matching letter from the other end.",
 )
 
@@ -1088,8 +1088,8 @@ DecodingExplorer(
 # Greedy choice may miss the text that is most probable *as a whole*, because a word that looks best now can lead to a
 # dead end. **Beam search** keeps K texts: at each step it tries every next token after each of them, and keeps the K
 # best results. Each further token lowers the probability of a text, so short texts would win too easily. A **length
-# penalty** divides its logarithm by a number that grows with the length. Both are in the lab on [choosing
-# tokens](labs/05_choosing.ipynb).
+# penalty** divides its logarithm, a negative number, by one that grows with the length. Both are in the lab on
+# [choosing tokens](labs/05_choosing.ipynb).
 #
 # ## 8 Free running: when a letter goes wrong
 #
