@@ -976,7 +976,7 @@ def train_reversal(steps, seed=0, peak=5e-3):
 
 # %% [markdown] id="reversal-write-text"
 # Here is the loop of section 1 again, now with a source. Like a chat model's answer, a text ends when the model chooses
-# ⟨stop⟩; at the latest it ends after nine tokens. In a batch, a text that ends early is filled up with padding until
+# ⟨stop⟩; at the latest after nine tokens. In a batch, a text that ends early is filled up with padding until
 # all are finished. `source` holds the three words printed above, and `spell` turns ids into letters.
 
 
@@ -1073,9 +1073,9 @@ DecodingExplorer(
     written=list(spell(target[0])),
     probabilities=chance.clamp(0, 1),
     caption="Use the slider to set how many letters are written, and choose a head. j → d: reads j, writes d; < is "
-    "the start. Where a letter occurs twice, its position follows in brackets. Both sides count from 0, and on the "
-    "written side that is the start. The weights draw a diagonal from the last source letter to the first: to write each letter, the model looks "
-    "mostly at the matching letter from the other end.",
+    "the start. Where a letter occurs twice, its position follows in brackets, counted from 0; in the rows, 0 is "
+    "the start. The weights draw a diagonal from the last source letter to the first: to write each letter, the model "
+    "looks mostly at the matching letter from the other end.",
 )
 
 # %% [markdown] id="free"
