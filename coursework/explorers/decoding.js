@@ -45,8 +45,9 @@ function render({ model, el }) {
   for (const name in first) model.on("change:" + name, draw);
   draw();
   const [encoder, decoder, across] = tables.map((table, n) => scroller(["Encoder", "Decoder", "Across"][n] + " map", table));
-  const within = h("div", { hidden: true }, h("div", { class: "cx-columns" }, encoder, decoder));
+  const hidden = h("p", { class: "cx-note" }, "Hatched: later tokens, which the causal mask hides.");
+  const within = h("div", { hidden: true }, h("div", { class: "cx-columns" }, encoder, decoder), hidden);
   const more = toggle("Show the attention within each side", (on) => { within.hidden = !on; });
   el.append(h("div", { class: "cx-controls" }, step.node, head.node, more.node, reset), sentence, across, within,
-    h("p", { class: "cx-note" }, "Rows are queries, columns are keys. Hatched: later tokens, which the causal mask hides. Empty rows are not yet written."));
+    h("p", { class: "cx-note" }, "Rows are queries, columns are keys."));
 }

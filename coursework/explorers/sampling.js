@@ -13,7 +13,7 @@ function render({ model, el }) {
   const topP = slider("Top-p", { min: 0.05, max: 1, step: 0.05, digits: 2 }, change("topP"));
   const minP = slider("Min-p", { min: 0, max: 1, step: 0.05, digits: 2 }, change("minP"));
   const reset = button("Reset", () => { for (const name in first) model.set(name, first[name]); model.save_changes(); });
-  const sentence = status(), table = h("table"), code = h("code"), formula = h("div", { class: "cx-formula" }, h("div", {}, "The same in code: ", code));
+  const sentence = status(), table = h("table"), code = h("code"), formula = h("div", { class: "cx-formula" }, h("div", {}, "The same with course_lib.generation: ", code));
 
   // Both distributions, (V) each: at the temperature, and after the filters.
   function distributions() {
@@ -43,12 +43,10 @@ function render({ model, el }) {
   function draw() {
     const [before, after] = distributions(), ranked = order(before);
     context.show(model.get("selected")); temperature.show(model.get("temperature"));
-    topK.show(model.get("topK")); topP.show(model.get("topP")); minP.show(model.get("minP"));
+    topK.show(model.get("topK")); topP.show(model.get("topP")); minP.show(model.get("minP") ?? 0);
     const kept = after.filter((p) => p > 0).length, mass = sum(before.filter((_, i) => after[i] > 0));
-    const entropy = -sum(after.map((p) => (p > 0 ? p * Math.log(p) : 0)));
     sentence.textContent = `${kept} of ${V} tokens kept; they had probability ${fixed(mass)} together. ` +
-      `The most likely, ${quote(tokens[ranked[0]])}, goes from ${fixed(before[ranked[0]])} to ${fixed(after[ranked[0]])}. ` +
-      `Entropy of the draw ${fixed(Math.abs(entropy))} nats.`;
+      `The most likely, ${quote(tokens[ranked[0]])}, goes from ${fixed(before[ranked[0]])} to ${fixed(after[ranked[0]])}.`;
     drawTable(before, after, ranked);
     const parts = [`temperature=${fixed(model.get("temperature"), 2)}`];
     if (model.get("topK") < V) parts.push(`top_k=${model.get("topK")}`);
@@ -74,6 +72,6 @@ function render({ model, el }) {
   draw();
   const legend = h("p", { class: "cx-note" }, h("span", { class: "cx-key", style: "background:#0072B2" }), "kept, at the temperature  ",
     h("span", { class: "cx-key", style: `background:${HATCH}` }), "cut  ", h("span", { class: "cx-key", style: "background:#D55E00" }), "after the filters");
-  el.append(h("div", { class: "cx-controls" }, context.node, temperature.node, topK.node, topP.node, minP.node, reset), sentence,
+  el.append(h("div", { class: "cx-controls" }, context.node, temperature.node, topK.node, topP.node, ...(first.minP === null ? [] : [minP.node]), reset), sentence,
     scroller("Probabilities", table), legend, formula);
 }

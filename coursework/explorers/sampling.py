@@ -30,7 +30,8 @@ class SamplingExplorer(Explorer):
         contexts: N labels of what stood before.
         selected: the context shown at first.
         temperature: 0 to 2; 0 takes the most likely token.
-        top_k: 1 to V, all unless given. top_p: over 0 to 1, where 1 cuts nothing. min_p: 0 (cuts nothing) to 1.
+        top_k: 1 to V, all unless given. top_p: over 0 to 1, where 1 cuts nothing.
+        min_p: 0 (cuts nothing) to 1; None shows no control for it.
         alt, caption: computed from the numbers unless given.
 
     Raises:
@@ -49,7 +50,7 @@ class SamplingExplorer(Explorer):
         temperature: float = 1.0,
         top_k: int | None = None,
         top_p: float = 1.0,
-        min_p: float = 0.0,
+        min_p: float | None = 0.0,
         alt: str | None = None,
         caption: str | None = None,
     ) -> None:
@@ -61,7 +62,11 @@ class SamplingExplorer(Explorer):
         self.top_k = V if top_k is None else top_k
         check_integer("selected", selected, 0, N - 1)
         check_integer("top_k", self.top_k, 1, V)
-        for name, value, high in (("temperature", temperature, 2.0), ("top_p", top_p, 1.0), ("min_p", min_p, 1.0)):
+        for name, value, high in (
+            ("temperature", temperature, 2.0),
+            ("top_p", top_p, 1.0),
+            ("min_p", min_p or 0.0, 1.0),
+        ):
             if not 0.0 <= value <= high or (name == "top_p" and value == 0):
                 raise ValueError(f"{name}: expected a number from 0 to {high}, got {value!r}")
         self.selected, self.temperature, self.top_p, self.min_p = selected, temperature, top_p, min_p

@@ -40,11 +40,11 @@ torch.set_num_threads(1)
 # %% [markdown] id="loop"
 # ## 1 One token at a time
 #
-# Ask a chat model for a story, and the words appear one after the other. This is not a special effect. Nearly every chat
-# model answers only one question, again and again: *what comes next?*
+# Ask a chat model for a story, and the words appear one after the other. Nearly every chat model answers only one
+# question, again and again: *what comes next?*
 #
 # We begin with a very simple model. It has read one sentence, and noted for each word which words came after it. To
-# write, it draws one of those noted for the last word, and goes on from there.
+# write, it draws one of those noted for the last word.
 
 # %% id="first-look"
 text = "the cat saw the dog and the dog saw the bird and the bird saw the cat and so on"
@@ -94,8 +94,8 @@ def write_greedily(model, tokens, n_new):
 # %% [markdown] id="structure"
 # ## 2 Shift right, and do not look ahead
 #
-# How do we train such a model? Take a text that somebody has written, *the cat sat .*, and let the model predict each
-# token from those before it. The tokens to predict are the **targets**.
+# How do we train such a model? Take a text, *the cat sat .*, and let the model predict each token from those before it.
+# The tokens to predict are the **targets**.
 #
 # What does it read? Before the first word there is nothing, so the model gets a special token, ⟨start⟩. Before
 # *cat* it may read ⟨start⟩ *the*, and before *sat* it may read ⟨start⟩ *the cat*. So the
@@ -200,7 +200,7 @@ def losses_on_noise(mask, steps=100):
     last, (weights,) = logits[:, -1].detach().softmax(-1), maps.values()  # (B, V) at the last position
     often = F.one_hot(tokens[:, :-1], 11).sum(1)  # (B, V): how often each symbol was read
     most_read = (often.gather(1, last.argmax(-1, keepdim=True)).squeeze(1) == often.amax(-1)).float().mean().item()
-    return each.detach().mean(0), (last.amax(-1).mean().item(), most_read, weights[:, -1].mean(0).max().item())
+    return each.detach().mean(0), (last.amax(-1).mean().item(), most_read, weights.amax(-1).mean(0))
 
 
 by_position, favourites = {}, {}
@@ -210,6 +210,9 @@ for name, mask in (
 ):
     by_position[name], favourites[name] = losses_on_noise(mask)
     print(f"{name}: loss {by_position[name].mean():.2f}")
+favourite, most_read, largest_weights = favourites["off by one"]
+earlier, at_the_end = largest_weights[:-1].mean(), largest_weights[-1]
+print(f"off by one, the largest weight on average: {earlier:.2f} at positions 0 to 11, {at_the_end:.2f} at position 12")
 axes = {"xlabel": "position", "ylabel": "loss", "ylim": (-0.1, 2.95), "levels": {"": noise_floor(11)}}
 fig = common.curves(range(13), by_position, colours=(palette.query, palette.output), names="center left", **axes)
 fig.axes[0].text(5.5, noise_floor(11) + 0.1, "the best possible: ln 11 = 2.40", ha="center", va="bottom", fontsize=8.5)
@@ -226,18 +229,17 @@ losses_of = {arm: [record.values(arm, "loss", rate) for rate in record.rates] fo
 prove("in ten trainings the leak is far below the floor", max(map(max, losses_of["off by one"])) < 0.25)
 prove("and the right mask at the floor", all(abs(one - 2.4) < 0.006 for some in losses_of["right"] for one in some))
 prove("off by one, the last position loses more than an even guess", last > noise_floor(11) + 0.1)
-favourite, most_read, largest_weight = favourites["off by one"]
 prove("off by one, the last position prefers a symbol by far", favourite > 0.18)
 prove("mostly the one that it has read most often", most_read > 0.6)
-prove("because it looks at all 13 positions about evenly", largest_weight < 0.13)
+prove("because it looks at all 13 positions about evenly", at_the_end < 0.25 and earlier > 0.95)
 prove("the right mask stays at the floor", abs(right - noise_floor(11)) < 0.03)
 prove("off by one, only the last position still has to guess", by_position["off by one"][:-1].max() < 0.5 < last)
 
 # %% [markdown] id="leak-why"
-# That is how you notice a leak: **a loss that is too good is a bug report**. Twelve positions copy the answer and lose
-# almost nothing. But position 12 has no next position to look at. So it looks at all 13 about evenly, and mostly bets on
-# the symbol that it has read most often. In noise this costs about 2.7 instead of 2.40. Averaged over 13
-# positions, that is 0.2, nearly the whole loss.
+# That is how you notice a leak: **a loss that is too good is a bug report**. Twelve positions copy the answer and have
+# almost no loss. But position 12 has no next position to look at. The key that it has learned to look for is missing,
+# so it looks at all 13 about evenly, and mostly bets on the symbol that it has read most often. In noise a bet costs
+# more than an even guess: about 2.7 instead of 2.40. Averaged over 13 positions, that is 0.2, nearly the whole loss.
 #
 # <details><summary>Evidence: ten trainings with each mask, and another way to notice a leak</summary>
 #
@@ -271,8 +273,8 @@ gap = (one_pass - torch.stack(prefixes, dim=1)).abs().max()
 prove("one pass predicts the same as 13 passes over prefixes", gap < 1e-5)
 
 # %% [markdown] id="prefix-says"
-# So training takes one pass, but writing takes T passes, one after the other. That is why writing is slow. And when the
-# model writes, it no longer reads true tokens, but its own (section 8).
+# So training takes one pass, but writing takes T passes, one after the other. That is why writing is slow. And then the
+# model reads its own tokens (section 8).
 #
 # <details><summary>Why may we add up the losses of single tokens?</summary>
 #
@@ -332,7 +334,8 @@ print(torch.ones(2, 5 + 2).tril(5).int())  # two queries, seven keys
 
 # %% [markdown] id="cache-price"
 # With the cache, a text of 128 tokens sends 128 positions through the model instead of 1 + 2 + … + 128 = 8,256. The
-# price is memory. In two layers of width 64, each token leaves two keys and two values: 4 · 64 = 256 numbers.
+# price is memory. In two layers of width 64, each token leaves two keys and two values, each of 64 numbers for all
+# heads together: 256 numbers.
 
 # %% [markdown] id="gpt-parts-text"
 # ### 4.2 The model
@@ -401,8 +404,8 @@ for P, T in ((0, 5), (5, 2)):  # P tokens are in the cache, T are new
     print(f"cache['k'] is now {tuple(cache['k'].shape)}")
 
 # %% [markdown] id="gpt-shapes-text"
-# The third axis of `cache["k"]` tells how many tokens were read. The mask is the `tril(P)` of your step. Its shape
-# is (T, P + T), and all texts, heads and layers share it.
+# The third axis of `cache["k"]` tells how many tokens were read. The mask is the `tril(P)` of your step. All texts,
+# heads and layers share it.
 
 # %% exercise="gpt"
 
@@ -457,9 +460,10 @@ print(f"held-out pieces of 50 characters that were seen before: {seen_before(tex
 prove("with repeated paragraphs it would be 87 %", round(seen_before(reference_text()[:300_000]), 2) == 0.87)
 
 # %% [markdown] id="gpt-question"
-# Our model has two layers of width 64. At each step, the training loop in the folded cell draws six random pieces of 129
-# characters. The inputs are all but the last character, and the targets are all but the first. This slicing is the shift,
-# and no ⟨start⟩ is needed. Chapter 6 explains the learning rate and the optimizer.
+# Our model has two layers of width 64. At each step, the training loop in the folded cell draws six random pieces of
+# 129 characters. The inputs are all but the last character, and the targets are all but the first. This slicing is the
+# shift. The first character is only read, never predicted, so no ⟨start⟩ is needed. Chapter 6 explains the learning
+# rate and the optimizer.
 #
 # Now and then the model writes 60 characters. It uses the loop of section 1, but draws each character at random, according
 # to its probability.
@@ -584,9 +588,9 @@ report(600, gpt)
 # %% [markdown] id="baselines"
 # ### 4.4 How good is it?
 #
-# A loss means little by itself, so we compare it with three simple models. The first gives each of the V characters the same
-# probability; its loss is ln V **nats**, the unit of a loss with the natural logarithm. The **unigram** knows how frequent
-# each character is. The **bigram** knows how often each one follows each other one, as in section 1's table of followers.
+# A loss means little by itself, so we compare it with three simple models. The first gives each of the V characters the
+# same probability; its loss is ln V. With the natural logarithm, loss is measured in **nats**. The **unigram** knows
+# how frequent each character is. The **bigram** knows how often each one follows each other one.
 
 # %% exercise="bigram_loss"
 
@@ -603,8 +607,8 @@ show(
     common.curves(steps, {"": losses}, levels=levels, ylim=(1, 5.2), **axes),
     alt="Held-out loss of the GPT against training steps. It starts a little above ln V, falls below the unigram, then below the "
     "bigram, and ends far below it.",
-    caption="Untrained, the model does a little worse than “even”, because its guesses are uneven without reason. Then it "
-    "passes the baselines one after the other.",
+    caption="Untrained, the model does a little worse than “even”, because it favours some characters for no reason. "
+    "Then it passes the baselines one after the other.",
 )
 record = claim("gpt_and_bigram")
 five, control = record.arms
@@ -627,8 +631,8 @@ prove("your GPT is, too", curve[-1][1] < baselines["bigram"] - 0.6)
 # %% [markdown] id="gpt-generate-text"
 # ### 4.5 A faster loop
 #
-# So far the loop of section 1 has done the writing. For each new character it read the whole text again. With caches, the
-# model reads the prompt once, and then one token at a time. A function decides how to choose, for example:
+# So far, the loop of section 1 has read the whole text again for each new character. With caches, the model reads the
+# prompt once, and then one token at a time. A function decides how to choose, for example:
 
 
 # %% id="most-likely"
@@ -650,7 +654,7 @@ print("greedy:", repr(to_text(generate(gpt, to_ids("The value of "), 100, most_l
 # ## 5 Choosing the next token
 #
 # Why not always choose the most probable token? You have just seen it: greedy texts of small models tend to run in
-# circles. So one usually **samples**: the next token is drawn at random, and more probable ones are drawn more often. But one
+# circles. So one usually **samples**: the next token is drawn at random, according to the probabilities. But one
 # unlikely token can spoil a text. Three settings help:
 #
 # - **Temperature** divides all logits by a number. Below 1, differences grow, and the text becomes more careful. Above
@@ -682,7 +686,6 @@ for settings, by_hand in (
     ({"temperature": 2.0}, (0.35, 0.24, 0.19, 0.12, 0.10)),
     ({"top_k": 3}, (0.56, 0.28, 0.17, 0, 0)),
     ({"top_p": 0.7}, (0.67, 0.33, 0, 0, 0)),
-    ({"min_p": 0.2}, (0.56, 0.28, 0.17, 0, 0)),
 ):
     gap = (Sampling(**settings).probabilities(five)[0] - torch.tensor(by_hand)).abs().max()
     prove(f"the row of the table for {settings or 'no setting'}", gap < 0.0051)
@@ -739,24 +742,24 @@ SamplingExplorer(
     contexts=beginnings,
     selected=1,
     top_p=0.9,
+    min_p=None,
     alt="Bars of the probabilities of the next character after “the value of ”: a few letters lead, each with less "
     "than half. Those kept by top-p 0.9 are marked, the long tail is cut.",
-    caption="Choose a beginning, and move the settings. Inside a word the nucleus is a few characters, where a word "
-    "begins it is wide. Min-p keeps every character that is at least p times as likely as the most likely one. The entropy, in nats, says how undecided the draw is: 0 if only one character can come, ln N if "
-    "N characters are equally likely.",
+    caption="Choose a beginning, and move the settings. Inside a word, the nucleus is a few characters. Where a "
+    "word begins, it is wide.",
 )
 
 # %% [markdown] id="strategies-says"
 # ### 5.1 Your own text
 #
-# Now let it learn from you. Put a text of your own here: notes, code, a novel. 50,000 characters are enough.
+# Now let it learn from a text of your own: notes, code, a novel. 50,000 characters are enough.
 
 # %% id="own-text"
 my_text = ""  # for example open("my_notes.txt", encoding="utf-8").read()
 
 # %% [markdown] id="live-text"
-# The next cell trains on your text. Without one, it keeps the GPT from above. Type a prompt and move the controls. Look for
-# repetition at temperature 0, and for invented words at 1.5. The darker a character, the more probable it was.
+# The next cell trains on your text, if there is one. Type a prompt and move the controls. Look for repetition at
+# temperature 0, and for invented words at 1.5. The darker a character, the more probable it was.
 
 # %% id="live" tags=["hide-input", "picture:40"]
 # Train on your text, if there is one; controls: a prompt and the settings; and a check of what surprises the model
@@ -772,7 +775,7 @@ if my_text:
     to_beat = bigram_loss(own_ids[:cut], own_ids[cut:], len(letters_of_writer))
     print(f"held-out loss on your text: {own_loss:.2f}; a bigram's: {to_beat:.2f}")
 else:
-    print("my_text is empty: the GPT from above goes on")
+    print("my_text is empty: we keep the GPT from above")
 
 
 def write(prompt, temperature, top_p, seed):
@@ -797,8 +800,8 @@ live(
     alt="The prompt, then characters that the model wrote, each on a background as "
     "dark as it was probable: the ends of words are darker than their beginnings.",
     caption=lambda prompt, temperature, top_p, seed: (
-        f"Written at temperature {temperature:.1f} with top-p {top_p:.2f}. On average the model is surer inside a word "
-        "than where one begins."
+        f"Written at temperature {temperature:.1f} with top-p {top_p:.2f}; the prompt is orange. "
+        "On average the model is surer inside a word than where one begins."
     ),
 )
 inputs, targets = windows(held_out, 100, torch.Generator().manual_seed(9))
@@ -815,9 +818,9 @@ prove("first letters of words cost over half as much again as later ones", first
 # %% [markdown] id="layer"
 # ## 6 The decoder layer
 #
-# A translator's decoder must look at two things: the English words that it has written so far, and the German sentence. The
-# encoder of chapter 4 has turned that sentence into one vector for each word, the **context**: (B, S, D) for S source
-# tokens. So the decoder's layer has three steps, the **sublayers**:
+# To translate from German into English, a decoder must look at two things: the English words that it has written so
+# far, and the German sentence. The encoder of chapter 4 has turned that sentence into one vector for each word, the
+# **context**: (B, S, D) for S source tokens. So the decoder's layer has three steps, the **sublayers**:
 #
 # 1. **Causal self-attention.** What has been written so far? Queries, keys and values all come from the target.
 # 2. **Cross-attention.** What is needed now? The *queries* come from the target; the *keys and values* come from the
@@ -842,8 +845,9 @@ drawings.decoder_layer_stream().show()
 # ## 7 Your own encoder–decoder
 #
 # The encoder is that of chapter 4. The decoder is built like your GPT, but from your decoder layers. Both add learned
-# positions to their tokens, so the attentions need no rotation, and get no positions. They get no cache either, because our
-# words are short. Shorter sources are filled up with the token 0, *padding*. The mask `real`, True at real tokens, hides it.
+# positions to their tokens, so the attentions get no positions. They get no cache either, because our words are short.
+# Sources shorter than the longest are filled up at the end with the token 0, *padding*. The mask `real`, True at real
+# tokens, hides it.
 
 
 # %% id="own-decoder" tags=["hide-input"]
@@ -924,8 +928,7 @@ class EncoderDecoder(nn.Module):
 # %% [markdown] id="reversal"
 # ### 7.1 Train it: read, then write backwards
 #
-# The model reads a word of four to eight random letters, and writes it backwards. For each letter, the decoder must know
-# how far it has come, and fetch the right letter from the source.
+# The model reads a word of four to eight random letters, and writes it backwards.
 
 # %% id="reversal-data" tags=["hide-input"]
 # Data: words of 4 to 8 letters, and the same backwards; 0 is padding, 1 the start, 2 the stop
@@ -960,7 +963,7 @@ def train_reversal(steps, seed=0, peak=5e-3):
     generator = torch.Generator().manual_seed(seed)
     optimizer = torch.optim.Adam(model.parameters(), lr=peak, betas=(0.9, 0.98))
     for step in range(steps):
-        rate = peak * min(1, (step + 1) / 30) * (1 - step / steps)
+        rate = peak * min(1, (step + 1) / 30) * (1 - step / steps)  # rises, then falls
         optimizer.param_groups[0]["lr"] = rate
         source, target = word_batch(32, generator)
         logits = model(source, shift_right(target, START))
@@ -972,9 +975,9 @@ def train_reversal(steps, seed=0, peak=5e-3):
 
 
 # %% [markdown] id="reversal-write-text"
-# Here is the loop of section 1 again, now with a source. It ends when the model chooses ⟨stop⟩. A chat model ends its answer
-# in the same way. In a batch, a text that ends early is filled up with padding until all are finished. `source` holds the
-# three words printed above, and `spell` turns ids into letters.
+# Here is the loop of section 1 again, now with a source. Like a chat model's answer, a text ends when the model chooses
+# ⟨stop⟩; at the latest after nine tokens. In a batch, a text that ends early is filled up with padding until
+# all are finished. `source` holds the three words printed above, and `spell` turns ids into letters.
 
 
 # %% id="reversal-write"
@@ -1069,21 +1072,24 @@ DecodingExplorer(
     read=list(spell(read[0])),
     written=list(spell(target[0])),
     probabilities=chance.clamp(0, 1),
-    caption="Move the number of written letters, and choose a head. j → d: reads j, writes d; < is the start. Where a "
-    "letter occurs twice, its position stands in brackets. Across, the weights draw a diagonal from the last source letter to the first: each "
-    "written letter looks mostly at its mirror image. The two other attentions look within one side.",
+    caption="Use the slider to set how many letters are written, and choose a head. j → d: reads j, writes d; < is "
+    "the start. Where a letter occurs twice, its position follows in brackets, counted from 0; in the rows, 0 is "
+    "the start. The weights draw a diagonal from the last source letter to the first: to write each letter, the model "
+    "looks mostly at the matching letter from the other end.",
 )
 
 # %% [markdown] id="free"
-# ### 7.3 When would you use which model?
+# ### 7.3 Which model, and which search?
 #
 # An **encoder–decoder** such as T5 or Whisper suits a task with two clear sides, such as translation: its encoder may look
 # at the source in both directions. Where everything is one text, a GPT is enough. It can translate, too, if the text begins
 # with the source.
 #
-# Greedy choice may miss the text that is most probable *as a whole*, because a word that looks best now can lead to a dead
-# end. **Beam search** keeps the K best texts so far. Each further token lowers the probability of a text, so a **length
-# penalty** keeps short texts from winning too easily. Both are in the lab on [choosing tokens](labs/05_choosing.ipynb).
+# Greedy choice may miss the text that is most probable *as a whole*, because a word that looks best now can lead to a
+# dead end. **Beam search** keeps K texts: at each step it tries every next token after each of them, and keeps the K
+# best results. Each further token lowers the probability of a text, so short texts would win too easily. A **length
+# penalty** divides its logarithm, a negative number, by one that grows with the length. Both are in the lab on
+# [choosing tokens](labs/05_choosing.ipynb).
 #
 # ## 8 Free running: when a letter goes wrong
 #
@@ -1120,9 +1126,9 @@ prove("trained, they cost nothing", full == [0] * 5)
 
 # %% [markdown] id="free-example-says"
 # After *true* letters, the second letter is wrong. Then the teacher puts the right one in, and most later letters are
-# right. After its *own* letters, the model makes the same mistake: it leaves out the letter *f*. From then on, each letter
-# rightly follows the one before it, but stands *one position early*. The last line moves this tail right by one, and it
-# fits. So one mistake runs on to the end.
+# right. After its *own* letters, the model makes the same mistake: it leaves out the letter *f*. From then on, each
+# letter rightly follows the one before it, but stands *one position early*. The last line moves this tail right by one,
+# and it fits. So one mistake spoils all the rest.
 #
 # This is called **exposure bias**: in training the model never had to go on after its own mistake. Longer training does
 # not change that, but the model makes fewer mistakes. After 300 steps, reading its own letters no longer hurts it.
@@ -1141,23 +1147,24 @@ prove("trained, they cost nothing", full == [0] * 5)
 # ## 9 Speculative decoding
 #
 # When a large model writes a single text, most of its time goes into fetching its weights from memory, again for each
-# token. One pass over several tokens fetches them just once. So a small and fast model, the **draft**, guesses four tokens,
-# and the large model reads all four in one pass. As in teacher forcing, that pass says at each position what the large
-# model would write. It keeps the guesses up to the first that differs, and puts its own choice there. If all four guesses
-# are right, the large model adds a fifth token.
+# token. One pass over several tokens fetches them just once. So a small and fast model, the **draft**, guesses four
+# tokens. In one pass, the large model reads the last token of the text and the four guesses. As in teacher forcing,
+# that gives its own choice at five positions; the first is compared with the first guess, and so on. It keeps the
+# guesses up to the first that differs, and puts its own choice there. If all four are right, its fifth choice is kept,
+# too.
 
 # %% id="speculative" tags=["hide-input"]
 # Drawing: writing alone, and writing with guesses
 drawings.guesses_and_checks().show()
 
 # %% [markdown] id="speculative-says"
-# With greedy choice the text is exactly the same as without the draft. The lab on [choosing tokens](labs/05_choosing.ipynb)
-# shows that sampling keeps its probabilities, too, and measures the gain.
+# With greedy choice the text is exactly the same as without the draft. The lab on [choosing
+# tokens](labs/05_choosing.ipynb) shows that sampling keeps its probabilities, too.
 
 # %% [markdown] id="thread-text"
 # ## 10 Your model so far
 #
-# Your GPT, your loop, your filter and your decoder layer go into `my_transformer.py`.
+# Your GPT, loop, filter and decoder layer go into `my_transformer.py`.
 
 # %% id="thread" tags=["hide-input"]
 # Build: your file so far
@@ -1239,7 +1246,7 @@ my = so_far(chapter=5)
 #   arXiv:2212.04356.
 # - Williams and Zipser 1989 (teacher forcing); Bengio et al. 2015, arXiv:1506.03099, and Ranzato et al. 2015,
 #   arXiv:1511.06732 (exposure bias).
-# - Fan et al. 2018, arXiv:1805.04833 (top-k); Holtzman et al. 2020, arXiv:1904.09751 (top-p); Nguyen et al. 2024, arXiv:2407.01082 (min-p).
+# - Fan et al. 2018, arXiv:1805.04833 (top-k); Holtzman et al. 2020, arXiv:1904.09751 (top-p).
 # - Leviathan et al. 2023, arXiv:2211.17192, and Chen et al. 2023, arXiv:2302.01318 (speculative decoding).
 #
 # </details>

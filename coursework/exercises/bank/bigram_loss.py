@@ -114,8 +114,8 @@ seen, so that an unseen pair does not get probability 0 and an infinite loss. In
 something follows a twice, and once it is b: (1 + 1) / (2 + 3) = 0.4. Return the mean loss on `held_out` as a float:
 minus the natural logarithm of the probability of the token that came, averaged over all tokens of `held_out` but the
 first. The texts have at least two tokens each.""",
-    why="""A loss says nothing by itself. This one needs no network, only counts. If yours does not beat it,
-looking further back is not helping yet.""",
+    why="""A loss says nothing by itself. This one needs no network, only counts. If your network does not
+beat it, looking further back is not helping yet.""",
     difficulty=2,
     minutes=10,
     reference=bigram_loss,

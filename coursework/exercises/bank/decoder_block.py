@@ -226,7 +226,7 @@ EXERCISE = Exercise(
 Apply, in this order: self-attention of the target `x`, with the mask `causal`; cross-attention, which takes its queries
 from the target and its keys and values from the encoder's output `context`, with the mask `real`, True where a source
 token is not padding; the feed-forward. Each reads the stream through its own norm, and what it returns is added to the
-stream, with dropout on what is added. The last step of the encoder is a norm: leave the context as it is. An attention
+stream, with dropout on what is added. The encoder has already normed the context, so leave it as it is. An attention
 is called as `attention(x, context, mask)`: queries are made of its `x`, keys and values of its `context`. In
 self-attention both are the same vectors.""",
     why="""Figure 1 of the 2017 paper has the same three sublayers, with the norm after each addition; here it comes

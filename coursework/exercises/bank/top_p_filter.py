@@ -145,9 +145,13 @@ EXERCISE = Exercise(
     what="""Write `top_p_filter(logits, p)`. For each row, keep the fewest tokens, the most likely first, whose
 probabilities add up to at least `p`: the token with which the sum reaches `p` is kept, the next one is not. So at least
 one token is always kept. Return the logits in their old order, with minus infinity for the tokens that are cut. A sort
-can be undone. For `x` = [2, 9, 5], `ordered, order = x.sort(descending=True)` gives [9, 5, 2] and the old positions
-[1, 2, 0]. Then `order.argsort()` is [2, 0, 1], and `ordered.gather(-1, order.argsort())` is [2, 9, 5] again. `p` is
-above 0 and at most 1. The tests contain no ties, and no sum of probabilities so near to `p` that rounding could
+can be undone. For `x` = [2, 9, 5]:
+
+- `ordered, order = x.sort(descending=True)` gives [9, 5, 2] and the old positions [1, 2, 0];
+- `i = order.argsort()` is [2, 0, 1]: where 2, 9 and 5 stand now;
+- `ordered.gather(-1, i)` takes from each row its elements at the positions `i`, so it is [2, 9, 5] again.
+
+`p` is above 0 and at most 1. The tests contain no ties, and no sum of probabilities so near to `p` that rounding could
 decide.""",
     why="""It is the filter that most chat systems offer. If you also cut the token that reaches `p`, you may keep
 nothing, and if you forget to undo the sorting, you cut the wrong tokens.""",

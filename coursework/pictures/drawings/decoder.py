@@ -320,7 +320,8 @@ def guesses_and_checks() -> Drawing:
         "model, hardly longer than before, gives its own choices side by side, the cat sat on; three guesses equal "
         "them and are kept, the fourth is refused and replaced by on. Then the next four guesses begin. The same four "
         "tokens are there in less time.",
-        caption="The same four tokens, in less time. When few texts are written at a time, one pass of a large model "
+        caption="The same four tokens, in less time. Each line joins a guess to the choice that it is compared with; "
+        "the fifth choice, after “in”, is not needed. When few texts are written at a time, one pass of a large model "
         "over several tokens takes hardly longer than over one. Lengths are only for illustration.",
     )
     picture.text((14, 22), "the large model alone", anchor="start", bold=True)
