@@ -30,7 +30,7 @@ from course_lib.attention import (
 from course_lib.testing import complaint, prove
 from coursework import exercises as ex
 from coursework.corpora.sentences import ENGLISH, REFLEXIVES, english_sentence
-from coursework.explorers import AttentionExplorer, MaskComposer
+from coursework.explorers import AttentionExplorer
 from coursework.pictures import attention_map, colour_bar, drawings, reading_rows, show
 from coursework.pictures.plots.common import curves, dot_rows, panels
 from coursework.pictures.style import palette
@@ -61,7 +61,7 @@ drawings.sentence_arcs(
     reader=6,
     weights=[0.02, 0.70, 0.03, 0.02, 0.08, 0.10, 0.05],
     caption="What we would wish for: “herself” takes most from “queen”. The arrows run the way the information flows; "
-    "these weights are made up. In section 7 a trained head computes some.",
+    "these weights are made up. In section 7 training finds such weights for the verb.",
 ).show()
 
 # %% [markdown] id="person-reads"
@@ -82,8 +82,8 @@ drawings.one_vector().show()
 
 # %% [markdown] id="person-stops"
 # The comparison with a reader breaks down in two ways. A person reads one line; attention takes a little from *every*
-# word. And a person understands the question. Attention only compares lists of numbers by a fixed rule. It is useful
-# because these numbers are learned.
+# word that it may read. And a person understands the question. Attention only compares lists of numbers by a fixed
+# rule. It is useful because these numbers are learned.
 
 # %% [markdown] id="soft-dictionary"
 # ### 1.3 A dictionary with soft matches
@@ -111,7 +111,7 @@ print(height["horse"], height.get("pony"))
 drawings.dot_products(query=(2, 1), keys=[(1, 2), (-1, 2), (-2, 0)]).show()
 
 # %% [markdown] id="soft-dictionary-softmax"
-# It is also large when the arrows are long; section 3 comes back to that.
+# It is also large when the arrows are long.
 #
 # So each key gets a number, its **score**. From the scores we want **weights**, shares of attention, all positive and
 # summing to one. The function that makes them is called **softmax**. It replaces each score $s$ by $e^s$, which is
@@ -167,8 +167,9 @@ for factor in (0, 1, 5, 100):
 # %% [markdown] id="three-questions"
 # ### 1.4 Query, key, value
 #
-# Now back to the sentence, one step earlier: *herself* is not written yet, and *paints* reads. Each word may ask, and
-# each may be asked. So each gets three vectors, and each vector answers a question:
+# Now back to the sentence, one step earlier. To choose *herself*, the word before it, *paints*, must already know who
+# paints. So here *paints* reads. Each word may ask, and each may be asked. So each gets three vectors, and each vector
+# answers a question:
 #
 # | vector | its question | for the sentence of the queen |
 # |---|---|---|
@@ -177,7 +178,8 @@ for factor in (0, 1, 5, 100):
 # | **value** | What do I hand over when I am read? | *queen* hands over that she is female |
 #
 # Why three, and not one? With only one, a word would mostly fit itself best, but *paints* looks for a person and is not
-# one. And *queen* would have to listen to *paints* with the same score as *paints* to *queen*.
+# one. *Queen* would have to listen to *paints* with the same score as *paints* to *queen*. And what *queen* is found
+# by, that she is a subject, is not what she hands over, that she is female.
 #
 # Each of the three is the word's own vector, sent through a **linear map**: multiplied by a table of numbers, a matrix.
 # One matrix makes the queries, one the keys, one the values, for every word. A model learns their numbers.
@@ -282,8 +284,8 @@ prove("the table by hand holds the numbers of the code", table == [2.12, 0.64, 0
 prove("what paints takes along is (0.74, 0.17)", [round(x, 2) for x in output[2].tolist()] == [0.74, 0.17])
 
 # %% [markdown] id="all-words-text"
-# We only talked about *paints*, but `scores`, `weights` and `output` have a row for each word: all three have read, in
-# the same step. Such a table of weights is called an **attention map**. Each row is a word that reads, and sums to one;
+# We only talked about *paints*, but `scores`, `weights` and `output` have a row for each word: all three words read at
+# the same time. Such a table of weights is called an **attention map**. Each row is a word that reads, and sums to one;
 # each column is a word that is read. On the diagonal each word reads itself, and it may score itself low: *paints*
 # gives itself 0.09.
 
@@ -356,8 +358,8 @@ prove("two matrix products give what the loop gives", same)
 #
 # Training works on many sentences at once, a *batch*. A tensor of queries then has three axes: the sentences (**B**),
 # the words, and the numbers of each word's vector. In chapter 2 a fourth joins them, **H**: several attentions side by
-# side, each called a *head*. The function above counts its axes from the front. Its axis 1 holds the numbers of a
-# vector; in a batch, axis 1 holds the words.
+# side. The function above counts its axes from the front. Its axis 1 holds the numbers of a vector; in a batch, axis 1
+# holds the words.
 #
 # Which sizes must agree? Queries and keys need the same width E, because they are multiplied number by number, and
 # there must be as many values as keys, S. The number of queries T and the width E' of the values are free.
@@ -526,23 +528,23 @@ show(
     ),
     alt="Two panels against d_k from 4 to 1024. Divided by the root, the largest weight stays near 0.1 and the gradient "
     "near 0.16. Not divided, the largest weight rises to 0.95 and the gradient of the median row falls below 0.001.",
-    caption="Untrained: 400 random queries with 64 keys each, drawn five times (five seeds). On the right, we take a "
-    "random gradient at the weights and compute the gradient at the scores from it; the median is the query in the "
-    "middle. Divided, nothing depends on the width. Not divided, the wider the head, the more one word takes. At 4 and "
-    "16 the sharper weights still pass on a little more; at 1024 most queries have hardly any gradient left.",
+    caption="Untrained: 400 random queries with 64 keys each, drawn five times (five seeds). On the right: if the loss "
+    "pushes each weight up or down at random, how strongly does it push the scores? That is their gradient, and the "
+    "median is the query in the middle. With the division, the width makes no difference. Without it, the wider the "
+    "head, the more one word takes. At 4 and 16 the sharper weights still pass on a little more; at 1024 most queries "
+    "have hardly any gradient left.",
 )
-print("Queries that, not divided, have less than a tenth of the median gradient of the divided ones:")
-for d_k in (256, 1024):
-    shares = [died(d_k, seed) for seed in range(5)]
-    print(f"d_k = {d_k:4}: a share of {min(shares):.2f} to {max(shares):.2f}")
+for d_k, least, most in ((256, 0.45, 0.6), (1024, 0.65, 0.85)):
+    lost = all(least < died(d_k, seed) < most for seed in range(5))
+    prove(f"at width {d_k}, {least} to {most} of the queries keep less than a tenth of the usual gradient", lost)
 
 # %% [markdown] id="root-verdict"
-# So without the division the gradient at the scores does vanish, for many queries. If nearly all the weight lies on one
-# word, a small change of the scores hardly moves it, and where nothing moves there is nothing to learn from.
+# So without the division many queries lose their gradient: at width 256 about half of them keep less than a tenth of
+# what is usual with it. If nearly all the weight lies on one word, a small change of the scores hardly moves it, and
+# where nothing moves there is nothing to learn from.
 #
 # Does it matter for learning? In a wide head it does. On a small look-up task, after 100 steps of training, five heads
-# of width 256 got 0.99 or more of the answers right with the division, and between 0.08 and 0.97 without it. At width
-# 16 it matters little. After the next figure is a good place to stop.
+# of width 256 got 0.99 or more of the answers right with the division, and between 0.08 and 0.97 without it.
 #
 # <details><summary>Evidence: how many queries lose their gradient, the task, and a model that does not divide</summary>
 #
@@ -569,6 +571,8 @@ show(
 )
 
 # %% [markdown] id="masks"
+# A good place to stop: you have built attention, and you know why it divides.
+#
 # ## 4 Masks: what must not be read
 #
 # ### 4.1 Not the future: the causal mask
@@ -621,12 +625,11 @@ prove("under a causal mask no weight lies on later words", bool((causal_weights.
 #
 # The mask has a second use, and it is why these models can be trained on so much text. No position reads what comes
 # after it, so its output is the same with or without the rest of the sentence. So **one pass over a sentence gives what
-# each of its beginnings alone would give**: from eight words, seven guesses to learn from. The next cell tries it with
-# a causal head of the library.
+# each of its beginnings alone would give**: from eight words, seven guesses to learn from.
 
 # %% id="causal-prefixes"
 torch.manual_seed(0)
-causal_head = CausalSelfAttention(8, 3)  # d_model 8, d_head 3
+causal_head = CausalSelfAttention(8, 3)  # the library's: d_model 8, d_head 3
 x = torch.randn(1, 7, 8)  # the first seven words
 whole = causal_head(x)
 last = [causal_head(x[:, : t + 1])[:, -1:] for t in range(7)]  # of each beginning
@@ -686,9 +689,9 @@ prove("a padded sentence gives what it gives alone", same)
 # ### 4.3 When only the newest words read
 #
 # A model that writes adds one word after another. Under a causal mask no earlier word reads the new one, so nothing
-# changes for the earlier words, in any layer. Their keys and values are kept in a **cache**, and only the new word is
-# computed. Now one query meets many keys, and the mask is no longer a square. The new word is the *last* one, so it
-# gets the lowest row of the square.
+# changes for the earlier words. Their keys and values are kept in a **cache**, and only the new word is computed. Now
+# one query meets many keys, and the mask is no longer a square. The new word is the *last* one, so it gets the lowest
+# row of the square.
 #
 # PyTorch's `tril()` keeps the lower left triangle of a table; `tril(2)` keeps two more diagonals above it.
 
@@ -710,13 +713,8 @@ drawings.mask_grids(
 
 
 # %% [markdown] id="combine-text"
-# A word may be read if every mask allows it: masks are combined with a logical *and*. Try it: "example 1" is the second
-# of two sentences, *she sleeps*. A *sliding window* hides what is too far back. The left table writes 1 where a word
-# may be read; the right one, for PyTorch's `nn.MultiheadAttention`, where it is hidden. In the code below,
-# `length_mask` makes your padding mask from the lengths, and `[:, 0, 0]` drops its axes of length 1.
-
-# %% id="mask-composer"
-MaskComposer(5, tokens="she sleeps PAD PAD PAD".split(), lengths=[5, 2], example=1)
+# A word may be read if every mask allows it: masks are combined with a logical *and*. In [a
+# lab](labs/01_who_sees_what.ipynb) you combine some with switches.
 
 # %% [markdown] id="empty-rows"
 # With the padding on the *left* and a causal mask, the first queries have nothing to read. The softmax then computes
@@ -725,10 +723,10 @@ MaskComposer(5, tokens="she sleeps PAD PAD PAD".split(), lengths=[5, 2], example
 #
 # ### 4.4 All in one function
 #
-# You have all the parts now: scores, scale, mask, softmax, weighted sum, in a batch with heads. Put them together. This
-# is the chapter's main exercise, and the function that every model of this course calls. A query with nothing to read
-# leaves the softmax as a row of NaN. Set this row to 0 *after* the softmax: `mask.any(dim=-1, keepdim=True)` is False
-# for it. The gradient stays finite, because none flows back into a number that `masked_fill` has replaced.
+# You have all the parts now: scores, scale, mask, softmax, weighted sum, in a batch with heads. Put them together: this
+# is the chapter's main exercise. *After* the softmax, set a row of NaN to 0 with `masked_fill`; multiplying would not
+# help, because 0 · NaN is NaN. `mask.any(dim=-1, keepdim=True)` is False for such a row. The gradient then stays
+# finite, too.
 
 # %% exercise="scaled_dot_product_attention"
 
@@ -742,7 +740,7 @@ prove("with a mask, too, it gives what PyTorch gives", gap.abs().max() < 1e-5)
 
 # %% [markdown] id="shape-text"
 # The library's version can hand out the weights as well. Here are the shapes for two sentences of ten words, with four
-# heads of width 64. After this cell is a good place to stop: your attention runs, with masks.
+# heads of width 64.
 
 # %% id="shape-demo"
 q, k, v = torch.randn(3, 2, 4, 10, 64)
@@ -754,6 +752,8 @@ print("output", tuple(found.shape), " weights", tuple(shown.shape))
 prove("each row of weights sums to one", (shown.sum(dim=-1) - 1).abs().max() < 1e-5)
 
 # %% [markdown] id="order"
+# A good place to stop: your attention runs, with masks.
+#
 # ## 5 It does not know the order
 #
 # A query is compared with a key, and nothing in either says where its word stands. What happens if we shuffle the
@@ -795,8 +795,8 @@ prove("a causal mask breaks the equivariance", law)
 #
 # ### 6.1 Against recurrence
 #
-# Before, sentences were read by **recurrent** networks: one word after the other, with one vector, the *state*, handed
-# on from word to word. What do we gain by dropping recurrence?
+# Before attention, sentences were read by **recurrent** networks: one word after the other, with one vector, the
+# *state*, handed on from word to word. What do we gain by dropping recurrence?
 #
 # <details><summary>What was new in 2017</summary>
 #
@@ -833,17 +833,9 @@ def reach(network, distances, T=301, width=32):
     return torch.stack([size[-1 - d] / size[-1] for d in distances])
 
 
-def open_gate():
-    """An LSTM that starts by keeping nearly everything: bias 5 at the forget gate, and sigmoid(5) = 0.993."""
-    lstm = nn.LSTM(32, 32, batch_first=True)
-    lstm.bias_ih_l0.data[32:64], lstm.bias_hh_l0.data[32:64] = 5.0, 0.0
-    return lstm
-
-
 networks = {
     "RNN": lambda: nn.RNN(32, 32, batch_first=True),
     "LSTM": lambda: nn.LSTM(32, 32, batch_first=True),
-    "LSTM, forget gate open": open_gate,
     "attention": lambda: SelfAttention(32),
 }
 distances, reached = [1, 2, 5, 10, 20, 50, 100, 200], {}
@@ -867,29 +859,21 @@ show(
         size=(6.8, 3.2),
     ),
     alt="Relative gradient against the number of steps back, both axes logarithmic. RNN and LSTM fall below 1e-10 by 50 "
-    "steps. Attention, and an LSTM whose forget gate starts open, stay nearly level up to 200 steps.",
-    caption="The RNN is the plain recurrent network. An LSTM also has a memory, and its forget gate decides at each "
-    "step which share is kept; open, it keeps nearly all. Its rise at 200 is mostly chance: with 20 seeds it is 0.07 "
-    "there. As PyTorch makes them, RNN and LSTM lose the gradient within tens of steps. Attention starts near 0.1 and "
-    "not at 1, because the last word is also the one that reads: changing it changes the query as well.",
+    "steps. Attention stays nearly level up to 200 steps.",
+    caption="The RNN is the plain recurrent network; an LSTM also has a memory. As PyTorch makes them, both lose the "
+    "gradient within tens of steps. Attention starts near 0.06 and not at 1, because the last word is also the one that "
+    "reads: through its query it changes all 301 scores, and every other word changes only its own.",
 )
 prove("at distance 50 a default LSTM keeps less than 1e-9 of the gradient", reached["LSTM"][5] < 1e-9)
-prove("an LSTM with an open gate keeps over 1 % at 200", reached["LSTM, forget gate open"][-1] > 0.01)
+prove("one step back, attention's gradient is near 0.06", 0.05 < reached["attention"][0] < 0.07)
 prove(
     "attention's gradient varies by less than a factor 3", reached["attention"].max() / reached["attention"].min() < 3
 )
 
 # %% [markdown] id="reach-says"
-# So forgetting is not a law of recurrence: an LSTM keeps the signal if its forget gate starts open. The RNN and the
-# LSTM as PyTorch makes it get almost no signal from distant words. Attention needs no such care: its path is one step
-# long, and its gradient does not fall with the distance.
-#
-# <details><summary>How the gate is opened</summary>
-#
-# By a bias of 5, so that the gate keeps 0.993 of the memory at each step. The usual advice is a bias of about 1; Gers
-# et al. 2000 were the first to give one.
-#
-# </details>
+# The RNN and the LSTM get almost no signal from distant words. This is no law of recurrence: [a
+# lab](labs/01_reach.ipynb) starts an LSTM so that it keeps the signal. Attention needs no such care: its path is one
+# step long, and its gradient does not fall with the distance.
 
 # %% [markdown] id="cost"
 # ### 6.2 The price
@@ -898,11 +882,11 @@ prove(
 # work. The linear maps treat each word alone, so their work only doubles. Which is more? We count both for one *layer*
 # of a Transformer, the stage that it repeats.
 #
-# Comparing two words takes $d$ multiplications and $d$ additions, and collecting a value takes as many. That makes
-# $4n^2d$. The linear maps of a layer hold $12d^2$ numbers: $4d^2$ for query, key, value and a map after them, $8d^2$ in
-# the feed-forward part of [chapter 4](04_encoder.ipynb). Each number serves each word with a multiplication and an
-# addition. That makes $24nd^2$. The two are equal at $n = 6d$. With $d = 768$, as in BERT-base and the smallest GPT-2,
-# that is 4,608 words.
+# All heads together are $d$ numbers wide, like a word's vector. So comparing two words takes $d$ multiplications and
+# $d$ additions, and collecting a value takes as many. That makes $4n^2d$. The linear maps of a layer hold $12d^2$
+# numbers: $d^2$ each for query, key, value and a map after them, $8d^2$ in the feed-forward part of [chapter
+# 4](04_encoder.ipynb). Each number serves each word with a multiplication and an addition. That makes $24nd^2$. The two
+# are equal at $n = 6d$. With $d = 768$, as in BERT-base and the smallest GPT-2, that is 4,608 words.
 
 # %% id="cost-figure" tags=["hide-input"]
 # Figure: operations of one layer, the part that grows with n² and the part that grows with n
@@ -940,13 +924,13 @@ prove("the linear maps of a layer take 24 n d² operations", counted["aten.addmm
 prove("comparing and collecting takes 4 n² d operations", counted["aten.bmm"] == 4 * 128**2 * 64)
 
 # %% [markdown] id="cost-says"
-# The table of weights has $n^2$ numbers, too, but a program need not keep all of it (FlashAttention, Dao et al. 2022).
 # [A lab](labs/01_costs.ipynb) measures time and memory.
 #
 # <details><summary>How large the table is</summary>
 #
-# For 4,096 words it fills 64 MiB for each head and sentence in float32. FlashAttention works through it tile by tile.
-# That saves memory and time; the comparisons stay.
+# The table of weights has $n^2$ numbers, too. For 4,096 words it fills 64 MiB for each head and sentence in float32.
+# But a program need not keep all of it: FlashAttention (Dao et al. 2022) works through it tile by tile. That saves
+# memory and time; the comparisons stay.
 #
 # </details>
 
@@ -955,9 +939,9 @@ prove("comparing and collecting takes 4 n² d operations", counted["aten.bmm"] =
 #
 # Until now we wrote the matrices by hand. Can training find them?
 #
-# The task is the one we began with. A program writes sentences in a tiny version of English, such as *the old queen
-# near the king paints herself*. The model must find the last word: *herself*, *himself* or *themselves*. Some sentences
-# hold a second person, as a trap.
+# The task is the one we began with. A program, `english_sentence`, writes sentences with a few words, `ENGLISH`, such
+# as *the old queen near the king paints herself*. The model must find the last word, one of `REFLEXIVES`: *herself*,
+# *himself* or *themselves*. Some sentences contain a second person, as a distractor.
 
 # %% id="training-sentences"
 PAD = len(ENGLISH)  # the words of this language, as a list
@@ -978,11 +962,11 @@ for words in sentences[:3]:
     print(" ".join(words[:-1]), "→", words[-1])
 
 # %% [markdown] id="training-model-text"
-# The model is small. Each word becomes a vector, and a second vector is added for its position, because attention does
-# not know the order. Both come from tables, `nn.Embedding`. Then the last word that it gets, the verb, reads the
-# sentence with one head, and a linear map turns what it found into a number for each of the three answers. So the
-# answer can come from the subject only through the head. `CrossAttention` is your `Head` with a mask, and
-# `record_weights` hands out its weights.
+# Each word becomes a vector, and a second vector is added for its position, because attention does not know the order.
+# Both come from tables, `nn.Embedding`. Then the last word that it gets, the verb, reads the sentence with one head,
+# and a linear map turns what it found into a number for each of the three answers. So the answer can come from the
+# subject only through the head. `CrossAttention` is your `Head` with a mask, and `record_weights` hands out its
+# weights. `shown` will hide words at the end.
 
 
 # %% id="training-model"
@@ -1071,30 +1055,32 @@ show(
 # this run *paint* looks at *the*, as no verb with an *s* above does, and so the vector of *the* can stand for
 # *themselves*. **A weight is where the head looked, not what it needed.**
 #
-# To learn what it needs, take something away. Write a sentence in the next cell, and a word that the verb may not read.
+# To learn what it needs, take something away. The next cell takes a sentence, yours if you like, and hides each of its
+# words in turn.
 #
-# **Predict.** Which of its words can you hide, one at a time, so that the answer stays the same?
+# **Predict.** Which of its words can be hidden, one at a time, so that the answer stays the same?
 
 # %% id="hide-predict"
 ex.predict("which_word_to_hide", "")
 
 # %% id="hide-a-word" tags=["not-compared:differs-by-processor"]
 yours = "the queen near the king paints".split()  # your sentence
-hide = "queen"  # and your word
-shown = torch.tensor([word != hide for word in yours])
-with torch.no_grad():
-    chances = model(as_tensor([yours]), shown)[0].softmax(dim=-1)
-for word, chance in zip(REFLEXIVES, chances.tolist(), strict=True):
-    print(f"{word:11} {chance:.2f}")
+for hide in dict.fromkeys(yours):  # each word once
+    shown = torch.tensor([word != hide for word in yours])
+    with torch.no_grad(), record_weights(model) as maps:
+        chances = model(as_tensor([yours]), shown)[0].softmax(dim=-1)
+    (weights,) = maps.values()  # (1, 1, T)
+    most, answer = yours[weights[0, 0].argmax()], REFLEXIVES[chances.argmax()]
+    print(f"without {hide:7} {answer} {chances.max():.2f}, most weight on {most}")
 
 # %% [markdown] id="hide-says"
-# If *herself* stays although *queen* is hidden, nothing is broken. Exchange *queen* and *king*, hide the king, and look
-# again. In the run printed here the answer is *herself* once more: this head looks for a man in the subject's place, and
-# if it finds none there, it answers *herself*. It does not need the woman, although nearly all of its weight lies on her.
+# In the run printed here every word can be hidden, even *queen*. Nothing is broken: the weight then goes to *near*, and
+# what *near* hands over also gives *herself*. Exchange *queen* and *king*: without the king the answer is *herself*
+# again, and now it is wrong. So this head does not need the woman, although nearly all of its weight lies on her.
 #
 # One training run proves little. The next figure shows five, with different *seeds*, and two controls: a model without
-# position vectors, and one whose weights are always even. The rows for a hidden subject are split by the right answer,
-# because each head mostly keeps one of *herself* and *himself*, and loses the other. The last row reverses the order:
+# position vectors, and one whose weights are always even. With the subject hidden, each head still gets one of
+# *herself* and *himself* mostly right and misses the other, so these have a row each. The last row reverses the order:
 # *near the king the queen paints*.
 
 # %% id="training-record" tags=["hide-input"]
@@ -1107,8 +1093,8 @@ rows = {
     "misleading person, even weights": ("even weights", "right, misleading person", None),
     "the other person hidden": ("one head", "other person hidden", 1e-2),
     "subject hidden: themselves": ("one head", "subject hidden, themselves", 1e-2),
-    "subject hidden: herself or himself, kept": ("one head", "subject hidden, better", 1e-2),
-    "subject hidden: herself or himself, lost": ("one head", "subject hidden, worse", 1e-2),
+    "subject hidden: the word it mostly gets right": ("one head", "subject hidden, better", 1e-2),
+    "subject hidden: the word it mostly misses": ("one head", "subject hidden, worse", 1e-2),
     "the order reversed": ("one head", "fronted, right", 1e-2),
 }
 show(
@@ -1128,17 +1114,15 @@ on_first = record.values("one head", "fronted, weight on first person", 1e-2)
 prove("with the order reversed, four of five heads read the first person", sum(w > 0.9 for w in on_first) == 4)
 
 # %% [markdown] id="training-record-says"
-# Both controls fall for the other person more often. To be always right, the head needs the positions and freedom to
-# choose its weights.
+# Both controls are misled by the other person more often. To be always right, the head needs the positions and freedom
+# to choose its weights.
 #
 # *Does it need the subject, at which it looks?* Only in part. Without the subject, *themselves* is still right in all
-# five runs, because the verb says it. Of *herself* and *himself*, one is mostly lost. One run at a tenth of the
-# learning rate goes further: it gives a woman who is the subject a weight of 0.01, and still has every answer right.
+# five runs, because the verb says it. Of *herself* and *himself*, one is mostly wrong.
 #
 # *Has it learned what a subject is?* No. In all the sentences that it has read, the subject is the first person. With
 # the order reversed, four of the five heads read the first person, in our example the king, and are always wrong; the
-# fifth is right in half of the sentences. They have learned what was enough for their sentences, and maps of such
-# sentences could not have told you.
+# fifth is right in half of the sentences. They have learned what was enough for their sentences.
 #
 # <details><summary>Evidence: three learning rates, and runs in which the subject matters more</summary>
 #
@@ -1146,10 +1130,10 @@ prove("with the order reversed, four of five heads read the first person", sum(w
 # their best rate. At all three rates all five heads have every unread sentence right, and hiding the other person
 # changes nothing.
 #
-# The run that does not look at the woman has seed 1. At the rates 0.001 and 0.003 its weights on a woman who is the
-# subject are 0.013 and 0.014, on a man 0.75 and 0.84. It also looks at plural subjects, with weights of 0.57 and 0.53,
-# and it misses them: with the subject hidden, *themselves* is right in 0.90 and 0.79 of the sentences. In the other 13
-# of the 15 runs it is right in all of them.
+# At the lower rates the head with seed 1 hardly looks at a woman. At the rates 0.001 and 0.003 its weights on a woman
+# who is the subject are 0.013 and 0.014, on a man 0.75 and 0.84. It also looks at plural subjects, with weights of 0.57
+# and 0.53, and it misses them: with the subject hidden, *themselves* is right in 0.90 and 0.79 of the sentences. In the
+# other 13 of the 15 runs it is right in all of them.
 #
 # Over the 15 runs, the better one of *herself* and *himself* keeps 0.53 to 1.00 without the subject, and the worse one
 # 0.00 to 0.38. Further seeds at the rate 0.01 widen this: *themselves* fell to 0.92, 0.91 and 0.86 in three of them,
@@ -1160,9 +1144,9 @@ prove("with the order reversed, four of five heads read the first person", sum(w
 # %% [markdown] id="real-map-text"
 # ### 7.1 A real model
 #
-# Last, a model that people use: MiniLM, which turns sentences into vectors for search. We look at one head of its 72,
-# in the last of six layers. The sentence is from Uszkoreit (2017). `[CLS]` and `[SEP]` are signs that the model puts
-# around each sentence.
+# Finally, a model that people really use: MiniLM, which turns sentences into vectors for search. We look at one head of
+# its 72, in the last of six layers. The sentence is from Uszkoreit (2017). `[CLS]` and `[SEP]` are signs that the model
+# puts around each sentence.
 
 # %% id="real-map" tags=["hide-input"]
 # Figure: a head of MiniLM, from the record (python benchmarks/sentence_maps.py)
@@ -1222,14 +1206,14 @@ of_all = [tokens[best] for best in weights_read.argmax(dim=-1).tolist()]
 print(f"the whole map above: animal has the largest weight in {of_all.count('animal')} of {len(tokens)} rows")
 
 # %% [markdown] id="real-map-reading"
-# This head did not follow the meaning. It reads *animal* in both cases. Over all 72 heads, just as many prefer *animal*
-# in the one sentence as in the other. And in nine of the fifteen rows of the whole map, not only in that of *it*,
-# *animal* has the largest weight.
+# This head did not follow the meaning. It reads *animal* in both cases. Of all 72 heads, the same number prefers
+# *animal* in each sentence. And in nine of the fifteen rows of the whole map, not only in that of *it*, *animal* has
+# the largest weight.
 #
-# So how far may a map be read? It tells you exactly how the values were mixed, in this head, in this layer. It does not
-# tell you *why*, nor what the answer depends on: later layers mix again, a value may not matter, and other weights can
-# give the same result (Jain & Wallace 2019). A map gives you an idea. To test it, change the sentence or hide a word.
-# [A lab](labs/01_who_sees_what.ipynb) goes on with this.
+# So how far can you trust a map? It tells you exactly how the values were mixed, in this head, in this layer. It does
+# not tell you *why*, nor what the answer depends on: later layers mix again, a value may not matter, and other weights
+# can give the same result (Jain & Wallace 2019). A map gives you an idea. To test it, change the sentence or hide a
+# word. [A lab](labs/01_who_sees_what.ipynb) goes on with this.
 
 # %% [markdown] id="thread-text"
 # ## 8 Your model, and your sentence
@@ -1360,7 +1344,6 @@ for word, row in zip(mine, weights):
 #   arXiv:1910.10683.
 # - Kalchbrenner et al. 2016, *Neural Machine Translation in Linear Time*, arXiv:1610.10099; Gehring et al. 2017,
 #   *Convolutional Sequence to Sequence Learning*, arXiv:1705.03122.
-# - Gers, Schmidhuber, Cummins 2000, *Learning to Forget*, Neural Computation 12(10): the forget gate and its bias.
 # - Dao et al. 2022, *FlashAttention*, arXiv:2205.14135.
 # - Uszkoreit 2017, *Transformer: A Novel Neural Network Architecture for Language Understanding*, Google Research blog:
 #   the sentences with *tired* and *wide*.
