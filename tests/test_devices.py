@@ -39,11 +39,6 @@ V, D, B, T = 23, 16, 2, 7
 SIZES = {"d_model": D, "n_heads": 2, "n_encoder_layers": 2, "n_decoder_layers": 2, "vocab_size": V, "max_length": 40}
 
 
-@pytest.fixture(autouse=True)
-def _seed():
-    torch.manual_seed(0)
-
-
 def ids(*shape):
     return torch.randint(3, V, shape or (B, T))
 

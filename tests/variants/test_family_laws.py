@@ -39,11 +39,6 @@ def decoder(name, **changes):
     return large(DECODERS[name](**changes))
 
 
-@pytest.fixture(autouse=True)
-def _seed():
-    torch.manual_seed(0)
-
-
 def tokens(*shape):
     return torch.randint(1, V, shape)
 

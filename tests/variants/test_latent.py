@@ -18,11 +18,6 @@ from course_lib.variants.latent import LatentAttention, use_latent_attention
 B, T, D, H, E, C, R, V = 2, 7, 24, 3, 8, 10, 6, 19
 
 
-@pytest.fixture(autouse=True)
-def _seed():
-    torch.manual_seed(0)
-
-
 def attention(dtype=torch.float32, **changes):
     """With weights so large that the attention is far from even, and norms that are not one."""
     sizes = {"d_latent": C, "d_rotary": R, "d_head": E, **changes}
