@@ -367,8 +367,7 @@ def test_no_task_is_forgotten():
     assert {type(task).__name__ for _, task, _ in TASKS.values()} == set(training.tasks.__all__)
 
 
-@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
-@pytest.mark.parametrize("optimizer", ["adamw", "muon"])
+@pytest.mark.parametrize(("optimizer", "precision"), [("adamw", "float32"), ("muon", "bfloat16")])
 @pytest.mark.parametrize("name", TASKS)
 def test_training(name, optimizer, precision, obeys):
     build, task, batch = TASKS[name]

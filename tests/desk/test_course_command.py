@@ -210,17 +210,6 @@ def test_a_person_reads_120_words_10_lines_of_code_or_a_picture_a_minute() -> No
     assert [duration(minutes) for minutes in (0, 59, 60, 125)] == ["0 min", "59 min", "1 h", "2 h 5 min"]
 
 
-def test_status_and_next_load_no_torch(chapter: Path) -> None:
-    course("start")
-    program = "import runpy, sys\ntry: runpy.run_module('coursework.cli', run_name='__main__')\n"
-    program += "finally: print('torch' in sys.modules)"
-    for command in ("status", "next"):
-        done = subprocess.run(
-            [sys.executable, "-c", program, command], cwd=chapter, capture_output=True, text=True, timeout=120
-        )
-        assert done.stdout.splitlines()[-1] == "False", done.stderr
-
-
 def test_status_names_copies_that_the_course_no_longer_has(chapter: Path) -> None:
     other = chapter / "notebooks" / "09_other.ipynb"
     other.write_bytes((chapter / "notebooks" / ONE).read_bytes())
@@ -511,15 +500,22 @@ def test_bench_lists_runs_and_passes_on(chapter: Path, monkeypatch: pytest.Monke
 # -- as processes ------------------------------------------------------------------------------------------------------
 
 
-def test_start_and_help_load_neither_torch_nor_nbformat(chapter: Path) -> None:
-    script = (
-        "import sys\nfrom coursework.cli import app\n"
-        "try:\n    app(sys.argv[1:])\nexcept SystemExit:\n    pass\n"
-        "print(sorted({'torch', 'numpy', 'nbformat', 'jsonschema'} & set(sys.modules)))"
-    )
-    for arguments in (["--help"], ["start"], ["start"]):
-        run = subprocess.run([sys.executable, "-c", script, *arguments], capture_output=True, text=True, cwd=chapter)
-        assert run.stdout.strip().endswith("[]"), run.stdout + run.stderr
+def test_the_quick_commands_load_no_torch_and_some_nothing_slow(chapter: Path) -> None:
+    script = """
+import sys
+from coursework.cli import app
+for command in sys.argv[1:]:
+    try:
+        app([command])
+    except SystemExit:
+        print("loaded", sorted({"torch", "numpy", "nbformat", "jsonschema"} & set(sys.modules)))
+"""
+    commands = ["--help", "start", "start", "status", "next"]
+    run = subprocess.run([sys.executable, "-c", script, *commands], capture_output=True, text=True, cwd=chapter)
+    loaded = [line for line in run.stdout.splitlines() if line.startswith("loaded")]
+    assert loaded[:3] == ["loaded []"] * 3, run.stdout + run.stderr
+    assert len(loaded) == 5
+    assert "torch" not in loaded[-1]
 
 
 def test_in_a_process_of_its_own(chapter: Path) -> None:
@@ -529,6 +525,9 @@ def test_in_a_process_of_its_own(chapter: Path) -> None:
     assert wrong.returncode == 1
     assert "Not yet" in wrong.stdout
     assert wrong.stderr == f"Checking {BUILD} …\nLoading PyTorch …\n"
+    hint = process("hint", BUILD, cwd=chapter / "my")
+    assert (hint.returncode, hint.stderr) == (0, "Loading PyTorch …\n")
+    assert "PyTorch" not in hint.stdout
     none = process("status", cwd=chapter.parent)
     assert none.returncode == 2
     assert none.stdout == ""
@@ -538,18 +537,9 @@ def test_in_a_process_of_its_own(chapter: Path) -> None:
     assert len(list((chapter / "my" / "answers" / "history" / BUILD).iterdir())) == 1
 
 
-def test_what_loads_torch_says_so_before(chapter: Path) -> None:
-    assert process("start", cwd=chapter).returncode == 0
-    for arguments, said in ((("hint", BUILD), "Loading PyTorch …\n"), (("next",), "")):
-        run = process(*arguments, cwd=chapter)
-        assert run.returncode == 0
-        assert run.stderr == said
-        assert "PyTorch" not in run.stdout
-
-
 @pytest.mark.skipif(os.name != "posix", reason="uses a pipe that closes early")
 def test_a_reader_that_stops_early(chapter: Path) -> None:
-    process("start", cwd=chapter)
+    course("start")
     for words in ("status", "train lm --settings"):
         pipe = f"{sys.executable} -u -m coursework.cli {words} | true"
         run = subprocess.run(pipe, shell=True, cwd=chapter, capture_output=True, text=True)
