@@ -4,6 +4,7 @@ import itertools
 
 import pytest
 import torch
+from tiny_models import places
 from torch import nn
 from torch_masks import KINDS, for_torch, make_mask
 
@@ -97,10 +98,6 @@ def test_stack_equals_torch(pre, final, dtype, parity):
         gradient_tolerance=rounding(dtype) if smooth else None,
     )
     parity("TransformerDecoder", "torch.nn.TransformerDecoder", found, dtype)
-
-
-def places(real):
-    return (real.long().cumsum(1) - 1).clamp(min=0)
 
 
 @pytest.mark.parametrize("cross", [True, False])

@@ -140,10 +140,6 @@ def _kind(name):
         assert_follows_device(run, query, key, value, given, backend)
 
 
-def _layer(made, *inputs, **options):
-    return lambda: assert_follows_device(lambda *x: made(*x, **options), *inputs, module=made)
-
-
 BLOCKS = {
     "SelfAttention": lambda: assert_follows_device(attention.SelfAttention(D), vectors()),
     "CausalSelfAttention": lambda: assert_follows_device(attention.CausalSelfAttention(D), vectors()),

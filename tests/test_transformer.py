@@ -7,8 +7,8 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from published import LANGUAGE_MODELS, t5
-from tiny_models import insist_on_the_laws_of_an_encoder_decoder
+from published import LANGUAGE_MODELS, gradient_gap, t5
+from tiny_models import insist_on_the_laws_of_an_encoder_decoder, padded
 from torch import nn
 from torch_masks import KINDS, for_torch, make_mask
 
@@ -79,7 +79,7 @@ def test_language_models_equal_transformers(name, parity):
     direction = torch.randn_like(found)
     expected.backward(direction)
     found.backward(direction)
-    gradient = pair.gradient_gap()
+    gradient = gradient_gap(*pair)
     assert gap < 1e-5
     assert gradient < 1e-5
     parity(f"LanguageModel as {name}", "transformers; gradients relative", (gap, gradient))
@@ -101,14 +101,10 @@ def test_encoder_decoder_equals_t5(gated, parity):
     direction = torch.randn_like(found)
     expected.backward(direction)
     found.backward(direction)
-    gradient = pair.gradient_gap()
+    gradient = gradient_gap(*pair)
     assert gap < 1e-5
     assert gradient < 1e-5
     parity(f"Transformer as T5{', gated' if gated else ''}", "transformers; gradients relative", (gap, gradient))
-
-
-def places(real):
-    return (real.long().cumsum(1) - 1).clamp(min=0)
 
 
 @pytest.mark.parametrize("positions", SCHEMES)
@@ -123,10 +119,8 @@ def test_language_model_laws(positions, obeys):
     laws.assert_causal(model, ids, cached=after_prompt, vocab_size=V)
     obeys(name, "causal")
 
-    def padded(ids, real):
-        return model(ids, mask=real[:, None, None], positions=places(real))
-
-    laws.assert_padding_invariant(padded, ids, side="left", module=model, vocab_size=V)
+    left = lambda ids, real: padded(model, ids, real)  # noqa: E731
+    laws.assert_padding_invariant(left, ids, side="left", module=model, vocab_size=V)
     laws.assert_padding_invariant(lambda ids, real: model(ids), ids, module=model, vocab_size=V)
     obeys(name, "padding")
     laws.assert_finite(model, ids)
@@ -147,16 +141,12 @@ def test_language_model_cache_law(positions, obeys):
         other.load_state_dict(plain.state_dict())
         return other.eval()
 
-    def run(ids, cache, real, window):
-        padding = {} if real is None else {"mask": real[:, None, None], "positions": places(real)[:, -ids.size(1) :]}
-        return model(window)(ids, cache=cache, **padding)
-
     def step(new, cache, real=None, window=None):
         cache = model(window).new_cache(capacity=9) if cache is None else cache
-        return run(new, cache, real, window), cache
+        return padded(model(window), new, real, cache=cache), cache
 
     laws.assert_cache_consistent(
-        lambda ids, real=None, window=None: run(ids, None, real, window),
+        lambda ids, real=None, window=None: padded(model(window), ids, real),
         step,
         tokens(B, 9),
         prefills=[0, 1, 5, 8],

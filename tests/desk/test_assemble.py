@@ -261,7 +261,7 @@ def test_an_answer_that_loops_or_exits_is_named_and_the_others_are_judged() -> N
     odd = "class Odd:\n    {}\n\n\ndef answer(T, S):\n    return Odd()\n"
     sources = {
         "causal_mask": odd.format("__import__('os')._exit(0)"),
-        "split_heads": odd.format("while True: pass"),
+        "split_heads": odd.format("__import__('time').sleep(600)"),
         "padding_mask": solved_cell_source(registry.get("padding_mask")).split("\n\n\n")[0],
     }
     assert assembling._judge(sources, seconds=10) == {

@@ -154,6 +154,7 @@ def test_without_a_desk_every_command_says_what_to_do(chapter: Path, arguments: 
     assert len(output.strip().splitlines()) == 1
 
 
+@pytest.mark.usefixtures("quick")
 def test_status_and_next(chapter: Path) -> None:
     course("start")
     output = course("status", "--chapter", "1")
@@ -174,6 +175,7 @@ def row(name: str) -> list[str]:
     return [cell.strip() for cell in line.strip("│").split("│")]
 
 
+@pytest.mark.usefixtures("quick")
 def test_status_has_a_line_for_each_chapter_with_the_time_of_a_person(chapter: Path) -> None:
     """The text of the fixture is shorter than a minute: the time is the exercises' own, and less when one is solved."""
     course("start")
@@ -247,6 +249,7 @@ def test_next_says_where_an_exercise_stands(chapter: Path, monkeypatch: pytest.M
     assert "`course update` adds what is new" in course("next").splitlines()[2]
 
 
+@pytest.mark.usefixtures("quick")
 def test_an_answer_to_an_older_edition_is_named(chapter: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     course("start")
     edit(chapter / "my" / ONE, "exercise-causal-mask", RIGHT_MASK)
@@ -319,6 +322,7 @@ def test_unknown_exercises(chapter: Path) -> None:
         assert "causal_mask" in course(command, "causal_msk", code=2)
 
 
+@pytest.mark.usefixtures("quick")
 def test_hints_go_on_from_one_process_to_the_next(chapter: Path) -> None:
     course("start")
     seen = [course("hint", BUILD) for _ in range(2)]
@@ -370,6 +374,7 @@ def test_update_reports_and_keeps(chapter: Path) -> None:
     assert "up to date" in course("update")
 
 
+@pytest.mark.usefixtures("quick")
 def test_rescue_without_git(chapter: Path) -> None:
     course("start")
     edit(chapter / "my" / ONE, "exercise-causal-mask", RIGHT_MASK)
