@@ -178,7 +178,7 @@ def with_numpy(query, key, value, mask=None, scale=None):
     hidden=st.floats(0, 1),
     seed=st.integers(0, 1000),
 )
-@settings(deadline=None, max_examples=rounds(25, 200))
+@settings(deadline=None, max_examples=rounds(40, 200))
 def test_any_shape_against_numpy(lead, T, S, E, width, causal, hidden, seed):
     draw = generator(seed)
     query, key, value = (torch.randn(*lead, n, w, generator=draw) for n, w in ((T, E), (S, E), (S, width)))

@@ -38,7 +38,7 @@ def same(one, two):
     shuffle=st.booleans(),
     seed=st.integers(0, 5),
 )
-@settings(deadline=None, max_examples=rounds(25, 200))
+@settings(deadline=None, max_examples=rounds(40, 200))
 def test_every_example_comes_once_an_epoch(n, max_tokens, bucket, shuffle, seed):
     examples = ragged(n, seed)
     sizes = {"max_tokens": max_tokens, "bucket": bucket, "shuffle": shuffle}
@@ -130,7 +130,7 @@ def test_encode_pairs_marks_the_ends():
 
 
 @given(n=st.integers(60, 400), length=st.integers(1, 9), batch_size=st.integers(1, 5), epoch=st.integers(0, 3))
-@settings(deadline=None, max_examples=rounds(25, 200))
+@settings(deadline=None, max_examples=rounds(40, 200))
 def test_windows_cover_the_text_once_an_epoch(n, length, batch_size, epoch):
     windows = TokenWindows(torch.arange(n), length=length, batch_size=batch_size, seed=1)
     for _ in range(epoch):

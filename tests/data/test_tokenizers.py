@@ -86,7 +86,7 @@ def test_bpe_equals_the_library_on_100_000_strings(hand, fast, library):
 @example(text="")
 @example(text=" ")
 @example(text="a\u0301 👩‍💻  \n")
-@settings(deadline=None, max_examples=rounds(25, 200))
+@settings(deadline=None, max_examples=rounds(40, 200))
 def test_every_text_comes_back(text, hand, fast):
     ids = hand.encode(text)
     assert hand.decode(ids) == text

@@ -17,7 +17,7 @@ from coursework.desk.merge import merge
 from coursework.desk.notebooks import dump_notebook, read_notebook, strip
 from coursework.desk.store import Desk
 
-HISTORIES = rounds(12, 100)
+HISTORIES = rounds(20, 100)
 NAME = "01_attention.ipynb"
 
 

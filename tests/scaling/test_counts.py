@@ -94,7 +94,7 @@ def tokens(architecture, vocab_size):
     return (source, target) if architecture == "encoder-decoder" else (target,)
 
 
-@settings(max_examples=rounds(25, 200), deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@settings(max_examples=rounds(40, 200), deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 @given(configs(), st.sampled_from(ARCHITECTURES))
 def test_parameters_and_operations_of_any_config(config, architecture):
     with torch.device("meta"):
@@ -110,7 +110,7 @@ def test_parameters_and_operations_of_any_config(config, architecture):
     assert counter.get_total_flops() == count_flops(config, B, T, backward=True, **sizes).total()
 
 
-@settings(max_examples=rounds(25, 200), deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@settings(max_examples=rounds(40, 200), deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 @given(configs(width=4), st.sampled_from(["decoder", "encoder-decoder"]))
 def test_activations_of_any_config(config, architecture):
     model = MODELS[architecture](config)

@@ -71,7 +71,7 @@ def sizes(base, x):
     dtype=st.sampled_from([torch.float32, torch.bfloat16, torch.float64]),
     seed=st.integers(0, 2**16),
 )
-@settings(max_examples=rounds(25, 200), deadline=None)
+@settings(max_examples=rounds(40, 200), deadline=None)
 @torch.no_grad()
 def test_each_output_is_off_by_at_most_half_a_step_of_each_weight(n, d_in, d_out, bias, size, shift, dtype, seed):
     torch.manual_seed(seed)
@@ -300,7 +300,7 @@ def plain_levels(packed, bits):
     shift=st.sampled_from([0.0, 3.0]),
     seed=st.integers(0, 2**16),
 )
-@settings(max_examples=rounds(25, 200), deadline=None)
+@settings(max_examples=rounds(40, 200), deadline=None)
 @torch.no_grad()
 def test_any_bits_and_groups_are_off_by_at_most_half_a_step(bits, group, d_in, shift, seed):
     torch.manual_seed(seed)

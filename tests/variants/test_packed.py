@@ -47,7 +47,7 @@ def config(**changes):
     dtype=st.sampled_from(DTYPES),
     seed=st.integers(0, 2**16),
 )
-@settings(max_examples=rounds(25, 200), deadline=None)
+@settings(max_examples=rounds(40, 200), deadline=None)
 @torch.no_grad()
 def test_equals_nn_linear(shape, d_in, d_out, bias, rows, dtype, seed):
     torch.manual_seed(seed)

@@ -15,7 +15,7 @@ from course_lib.positions import RotaryEmbedding
 from course_lib.variants import from_pretrained, published_model
 from coursework.pictures.registry import defined_in
 
-EXAMPLES = rounds(8, 40)
+EXAMPLES = rounds(12, 40)
 LIMITS = {torch.float32: 1e-4, torch.float64: 1e-10}
 
 
@@ -135,7 +135,7 @@ def test_round_trip(name, tmp_path_factory):
     @given(theirs=family.draw)
     @settings(
         deadline=None,
-        max_examples=rounds(3, 20),
+        max_examples=rounds(5, 20),
         derandomize=True,
         database=None,
         suppress_health_check=list(HealthCheck),
