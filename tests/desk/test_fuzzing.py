@@ -13,7 +13,7 @@ if sys.platform == "win32":
 
 
 def test_mutated_files_settings_and_texts_crash_nothing(note):
-    inputs = rounds(52, 780)
+    inputs = rounds(78, 780)
     program = Path(__file__).with_name("fuzzing.py")
     done = subprocess.run(
         [sys.executable, program, "--inputs", str(inputs)], capture_output=True, text=True, timeout=300
