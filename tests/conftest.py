@@ -100,6 +100,12 @@ def device(request) -> str:
     return request.param
 
 
+@pytest.fixture(autouse=True)
+def _seed() -> None:
+    """Every test draws the same numbers, whichever ran before it."""
+    torch.manual_seed(0)
+
+
 @pytest.fixture
 def record_parity(record_property):
     """Note differences from torch for the table: record_parity(row, column, differences)."""

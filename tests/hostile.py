@@ -180,28 +180,17 @@ def in_a_kernel(answers: dict[str, str], seconds: float = 0.5) -> Counter[str]:
 
 def in_a_class(answers: dict[str, str], folder: Path, seconds: float = 20.0) -> tuple[Counter[str], dict[str, Any]]:
     """Hand each in as a notebook, and have the class judged; count what came of it."""
+    import nbformat
+
     from coursework.classroom import Limits, judge_class
 
     for number, source in enumerate(answers.values()):
         path = folder / f"learner {number:03d}" / "01_attention.ipynb"
         path.parent.mkdir(parents=True)
-        cells = [
-            {
-                "cell_type": "code",
-                "id": f"c{n}",
-                "metadata": metadata,
-                "source": text,
-                "outputs": [],
-                "execution_count": 1,
-            }
-            for n, (text, metadata) in enumerate(
-                [
-                    ("import torch", {}),
-                    (source + "\nsoft_lookup = ex.soft_lookup.check(soft_lookup)\n", {"exercise": "soft_lookup"}),
-                ]
-            )
-        ]
-        path.write_text(json.dumps({"nbformat": 4, "nbformat_minor": 5, "metadata": {}, "cells": cells}))
+        answer = f"{source}\nsoft_lookup = ex.soft_lookup.check(soft_lookup)\n"
+        code = nbformat.v4.new_code_cell
+        cells = [code("import torch"), code(answer, metadata={"exercise": "soft_lookup"}, execution_count=1)]
+        path.write_text(json.dumps(nbformat.v4.new_notebook(cells=cells)))
     before = {path: path.read_bytes() for path in folder.rglob("*.ipynb")}
     report = judge_class(folder, exercises=["soft_lookup"], jobs=1, limits=Limits(seconds))
     counts: Counter[str] = Counter(tried=len(answers))

@@ -10,11 +10,6 @@ from tiny_models import PROMPT, STOP, V, nan_model, of_transformers, prompts, sa
 from course_lib.generation import beam_search, generate
 
 
-@pytest.fixture(autouse=True)
-def _seed():
-    torch.manual_seed(0)
-
-
 @pytest.fixture(scope="module", params=list(LANGUAGE_MODELS))
 def pair(request):
     return LANGUAGE_MODELS[request.param]()

@@ -17,11 +17,6 @@ B, T, H, D, F = 3, 7, 3, 12, 20
 INSIDE = [name for name, scheme in SCHEMES.items() if scheme.acts_on != "input"]
 
 
-@pytest.fixture(autouse=True)
-def _seed():
-    torch.manual_seed(0)
-
-
 def config(**changes):
     return TransformerConfig(**{"d_model": D, "n_heads": H, "d_ff": F, "n_encoder_layers": 2, **changes})
 

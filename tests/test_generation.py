@@ -36,11 +36,6 @@ from course_lib.positions import SCHEMES
 from course_lib.transformer import Transformer, TransformerConfig
 
 
-@pytest.fixture(autouse=True)
-def _seed():
-    torch.manual_seed(0)
-
-
 @pytest.fixture(scope="module", params=list(LANGUAGE_MODELS))
 def pair(request):
     return LANGUAGE_MODELS[request.param]()

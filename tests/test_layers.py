@@ -27,11 +27,6 @@ from course_lib.norms import LayerNorm, RMSNorm, build_norm
 B, T, D, F, V = 3, 5, 12, 20, 17
 
 
-@pytest.fixture(autouse=True)
-def _seed():
-    torch.manual_seed(0)
-
-
 @pytest.mark.parametrize("scale", [1.0, 1e-3, 1e3])
 @pytest.mark.parametrize("bias", [True, False])
 def test_layer_norm_by_hand_equals_torch(scale, bias, parity):

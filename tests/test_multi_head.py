@@ -19,11 +19,6 @@ from course_lib.positions import ALiBi, RotaryEmbedding
 B, T, S, H, D = 3, 5, 7, 4, 12
 
 
-@pytest.fixture(autouse=True)
-def _seed():
-    torch.manual_seed(0)
-
-
 def masks(T, S):
     """Every kind of mask, by name."""
     padding = length_mask([S, 2, S - 1], S)

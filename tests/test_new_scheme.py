@@ -3,7 +3,7 @@
 import pytest
 import torch
 import torch.nn.functional as F
-from tiny_models import Loss
+from tiny_models import Loss, insist_on_the_laws_of_a_language_model
 from torch import nn
 
 from course_lib import testing as laws
@@ -78,28 +78,9 @@ def config(request, monkeypatch):
     )
 
 
-def places(real):
-    return (real.long().cumsum(1) - 1).clamp(min=0)
-
-
-def test_it_obeys_the_laws(config):
+def test_it_obeys_the_laws(config, obeys):
     model, ids = LanguageModel(config), torch.randint(V, (B, T))
-    laws.assert_causal(model, ids, module=model, vocab_size=V)
-    laws.assert_finite(model, ids)
-    laws.assert_gradients_flow(model, ids)
-
-    def padded(ids, real, cache=None):
-        return model(ids, mask=real[:, None, None], positions=places(real)[:, -ids.size(1) :], cache=cache)
-
-    laws.assert_padding_invariant(padded, ids, side="left", module=model, vocab_size=V)
-
-    def step(new, cache, real=None):
-        cache = model.new_cache() if cache is None else cache
-        return (model(new, cache=cache) if real is None else padded(new, real, cache)), cache
-
-    model.eval()
-    whole = lambda ids, real=None: model(ids) if real is None else padded(ids, real)  # noqa: E731
-    laws.assert_cache_consistent(whole, step, ids, prefills=[0, 1, 5], left_padding=True)
+    insist_on_the_laws_of_a_language_model(model, ids, "a new position scheme", obeys, vocab_size=V)
 
 
 def test_order_matters(config):

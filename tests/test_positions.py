@@ -36,11 +36,6 @@ from course_lib.rotary_scaling import LinearScaling, Llama3Scaling, NTKScaling, 
 B, H, T, E, D = 2, 3, 11, 8, 12
 
 
-@pytest.fixture(autouse=True)
-def _seed():
-    torch.manual_seed(0)
-
-
 def test_every_scheme_that_is_written_is_registered():
     written = {one for one in vars(positions).values() if isinstance(one, type) and issubclass(one, PositionScheme)}
     assert {one for one in written if not one.__name__.startswith("_")} == set(SCHEMES.values())

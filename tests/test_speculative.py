@@ -10,11 +10,6 @@ from course_lib.generation import Sampling, generate, speculative_generate
 from course_lib.transformer import Transformer, TransformerConfig
 
 
-@pytest.fixture(autouse=True)
-def _seed():
-    torch.manual_seed(0)
-
-
 def joint(model, prompt, N, settings):
     """The exact probability of each of the V^N continuations."""
     probabilities = torch.ones(1)

@@ -101,3 +101,41 @@ def insist_on_the_laws_of_an_encoder_decoder(model, source, target, name, obeys,
     obeys(name, "finite")
     laws.assert_gradients_flow(model, source, target)
     obeys(name, "gradients")
+
+
+def places(real):
+    """The positions of tokens of which these are real and the others padding on the left."""
+    return (real.long().cumsum(1) - 1).clamp(min=0)
+
+
+def padded(model, ids, real=None, **options):
+    """A pass over the last ids (B, T) of texts of which these tokens are real; all, if None."""
+    if real is not None:
+        options |= {"mask": real[:, None, None], "positions": places(real)[:, -ids.size(1) :]}
+    return model(ids, **options)
+
+
+def insist_on_the_laws_of_a_language_model(model, ids, name, obeys, *, vocab_size):
+    """Each law that passed for the ids (B, T) is noted under `name`."""
+
+    def step(new, cache, real=None):
+        cache = model.new_cache() if cache is None else cache
+        return padded(model, new, real, cache=cache), cache
+
+    def whole(ids, real=None):
+        return padded(model, ids, real)
+
+    def after(prompt, rest):
+        return step(rest, step(prompt, None)[1])[0]
+
+    laws.assert_causal(model, ids, cached=after, module=model, vocab_size=vocab_size)
+    obeys(name, "causal")
+    laws.assert_padding_invariant(whole, ids, side="left", module=model, vocab_size=vocab_size)
+    obeys(name, "padding")
+    prefills = [0, 1, 5, ids.size(1) - 1]
+    laws.assert_cache_consistent(whole, step, ids, prefills=prefills, left_padding=True, module=model)
+    obeys(name, "cache")
+    laws.assert_finite(model, ids)
+    obeys(name, "finite")
+    laws.assert_gradients_flow(model, ids)
+    obeys(name, "gradients")

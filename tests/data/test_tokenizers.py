@@ -20,7 +20,6 @@ from coursework.corpora import (
 TEXT = reference_text()[:150_000] + "".join(f"{pair.source}\n" for pair in number_pairs(300))
 TEXTS = st.text(max_size=40) | st.binary(max_size=40).map(lambda data: data.decode("utf-8", "replace"))
 MIXED = "ae\u0301\u0308o nñ \u200d👩💻👍🏽🇩🇪\ufe0f ´\u3000\u00a0\n\t'sll 've'LL12½Ⅷ٣हिन्दी漢"
-NO_MERGES = BPETokenizer([]).to_json()
 
 
 @pytest.fixture(scope="module")

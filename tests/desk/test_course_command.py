@@ -154,6 +154,7 @@ def test_without_a_desk_every_command_says_what_to_do(chapter: Path, arguments: 
     assert len(output.strip().splitlines()) == 1
 
 
+@pytest.mark.usefixtures("quick")
 def test_status_and_next(chapter: Path) -> None:
     course("start")
     output = course("status", "--chapter", "1")
@@ -174,6 +175,7 @@ def row(name: str) -> list[str]:
     return [cell.strip() for cell in line.strip("│").split("│")]
 
 
+@pytest.mark.usefixtures("quick")
 def test_status_has_a_line_for_each_chapter_with_the_time_of_a_person(chapter: Path) -> None:
     """The text of the fixture is shorter than a minute: the time is the exercises' own, and less when one is solved."""
     course("start")
@@ -208,17 +210,6 @@ def test_a_person_reads_120_words_10_lines_of_code_or_a_picture_a_minute() -> No
     assert reading_minutes(found) == pytest.approx(8, abs=0.1)
     assert total_minutes([text]) == pytest.approx(5 + PLAYING, abs=0.1)
     assert [duration(minutes) for minutes in (0, 59, 60, 125)] == ["0 min", "59 min", "1 h", "2 h 5 min"]
-
-
-def test_status_and_next_load_no_torch(chapter: Path) -> None:
-    course("start")
-    program = "import runpy, sys\ntry: runpy.run_module('coursework.cli', run_name='__main__')\n"
-    program += "finally: print('torch' in sys.modules)"
-    for command in ("status", "next"):
-        done = subprocess.run(
-            [sys.executable, "-c", program, command], cwd=chapter, capture_output=True, text=True, timeout=120
-        )
-        assert done.stdout.splitlines()[-1] == "False", done.stderr
 
 
 def test_status_names_copies_that_the_course_no_longer_has(chapter: Path) -> None:
@@ -258,6 +249,7 @@ def test_next_says_where_an_exercise_stands(chapter: Path, monkeypatch: pytest.M
     assert "`course update` adds what is new" in course("next").splitlines()[2]
 
 
+@pytest.mark.usefixtures("quick")
 def test_an_answer_to_an_older_edition_is_named(chapter: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     course("start")
     edit(chapter / "my" / ONE, "exercise-causal-mask", RIGHT_MASK)
@@ -287,7 +279,7 @@ def test_check_says_the_same_as_the_notebook(
 
 
 @pytest.mark.usefixtures("quick")
-def test_check_a_question_and_a_file(chapter: Path) -> None:
+def test_check_a_question_and_a_file(chapter: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     course("start")
     right = cells.solved_cell_source(registry.get(QUESTION))
     assert "Not answered" in course("check", QUESTION, code=1)
@@ -298,6 +290,12 @@ def test_check_a_question_and_a_file(chapter: Path) -> None:
     (chapter / "mine.py").write_text(RIGHT_MASK)
     course("check", BUILD, "--file", "mine.py")
     assert "cannot be read" in course("check", BUILD, "--file", "none.py", code=2)
+    history = chapter / "my" / "answers" / "history" / BUILD
+    kept = sorted(history.iterdir())
+    monkeypatch.setenv("CI", "true")  # where nothing more is kept
+    edit(chapter / "my" / ONE, "exercise-causal-mask", WRONG_MASK)
+    course("check", BUILD, code=1)
+    assert sorted(history.iterdir()) == kept
 
 
 @pytest.mark.usefixtures("quick")
@@ -330,6 +328,7 @@ def test_unknown_exercises(chapter: Path) -> None:
         assert "causal_mask" in course(command, "causal_msk", code=2)
 
 
+@pytest.mark.usefixtures("quick")
 def test_hints_go_on_from_one_process_to_the_next(chapter: Path) -> None:
     course("start")
     seen = [course("hint", BUILD) for _ in range(2)]
@@ -381,6 +380,7 @@ def test_update_reports_and_keeps(chapter: Path) -> None:
     assert "up to date" in course("update")
 
 
+@pytest.mark.usefixtures("quick")
 def test_rescue_without_git(chapter: Path) -> None:
     course("start")
     edit(chapter / "my" / ONE, "exercise-causal-mask", RIGHT_MASK)
@@ -511,15 +511,22 @@ def test_bench_lists_runs_and_passes_on(chapter: Path, monkeypatch: pytest.Monke
 # -- as processes ------------------------------------------------------------------------------------------------------
 
 
-def test_start_and_help_load_neither_torch_nor_nbformat(chapter: Path) -> None:
-    script = (
-        "import sys\nfrom coursework.cli import app\n"
-        "try:\n    app(sys.argv[1:])\nexcept SystemExit:\n    pass\n"
-        "print(sorted({'torch', 'numpy', 'nbformat', 'jsonschema'} & set(sys.modules)))"
-    )
-    for arguments in (["--help"], ["start"], ["start"]):
-        run = subprocess.run([sys.executable, "-c", script, *arguments], capture_output=True, text=True, cwd=chapter)
-        assert run.stdout.strip().endswith("[]"), run.stdout + run.stderr
+def test_the_quick_commands_load_no_torch_and_some_nothing_slow(chapter: Path) -> None:
+    script = """
+import sys
+from coursework.cli import app
+for command in sys.argv[1:]:
+    try:
+        app([command])
+    except SystemExit:
+        print("loaded", sorted({"torch", "numpy", "nbformat", "jsonschema"} & set(sys.modules)))
+"""
+    commands = ["--help", "start", "start", "status", "next"]
+    run = subprocess.run([sys.executable, "-c", script, *commands], capture_output=True, text=True, cwd=chapter)
+    loaded = [line for line in run.stdout.splitlines() if line.startswith("loaded")]
+    assert loaded[:3] == ["loaded []"] * 3, run.stdout + run.stderr
+    assert len(loaded) == 5
+    assert "torch" not in loaded[-1]
 
 
 def test_in_a_process_of_its_own(chapter: Path) -> None:
@@ -529,27 +536,19 @@ def test_in_a_process_of_its_own(chapter: Path) -> None:
     assert wrong.returncode == 1
     assert "Not yet" in wrong.stdout
     assert wrong.stderr == f"Checking {BUILD} …\nLoading PyTorch …\n"
+    hint = process("hint", BUILD, cwd=chapter / "my")
+    assert (hint.returncode, hint.stderr) == (0, "Loading PyTorch …\n")
+    assert "PyTorch" not in hint.stdout
     none = process("status", cwd=chapter.parent)
     assert none.returncode == 2
     assert none.stdout == ""
     assert len(none.stderr.strip().splitlines()) == 1
-    saved = process("check", BUILD, cwd=chapter, env={**os.environ, "CI": "true"})
-    assert saved.returncode == 1
     assert len(list((chapter / "my" / "answers" / "history" / BUILD).iterdir())) == 1
-
-
-def test_what_loads_torch_says_so_before(chapter: Path) -> None:
-    assert process("start", cwd=chapter).returncode == 0
-    for arguments, said in ((("hint", BUILD), "Loading PyTorch …\n"), (("next",), "")):
-        run = process(*arguments, cwd=chapter)
-        assert run.returncode == 0
-        assert run.stderr == said
-        assert "PyTorch" not in run.stdout
 
 
 @pytest.mark.skipif(os.name != "posix", reason="uses a pipe that closes early")
 def test_a_reader_that_stops_early(chapter: Path) -> None:
-    process("start", cwd=chapter)
+    course("start")
     for words in ("status", "train lm --settings"):
         pipe = f"{sys.executable} -u -m coursework.cli {words} | true"
         run = subprocess.run(pipe, shell=True, cwd=chapter, capture_output=True, text=True)

@@ -24,15 +24,7 @@ ONE = "01_attention.ipynb"
 TWO = "02_heads.ipynb"
 
 
-def no_space() -> OSError:
-    return OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-
-def read_only() -> OSError:
-    return OSError(errno.EROFS, os.strerror(errno.EROFS))
-
-
-FAULTS = {"interrupt": KeyboardInterrupt, "full disk": no_space, "read-only": read_only}
+FAULTS = {"interrupt": KeyboardInterrupt, "full disk": lambda: OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))}
 
 
 def worked(course: Path, desk: Desk, seed: int = 7) -> None:

@@ -14,7 +14,7 @@ from coursework.desk import copies, updates
 from coursework.desk.store import Desk
 from coursework.exercises import registry
 
-HISTORIES = rounds(4, 16)  # `python tests/desk/histories.py 200` lives through more
+HISTORIES = rounds(3, 16)  # `python tests/desk/histories.py 200` lives through more
 ONE, LAB = "01_attention.ipynb", "labs/01_a_closer_look.ipynb"
 
 

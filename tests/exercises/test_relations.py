@@ -58,9 +58,6 @@ def exercise():
     )
 
 
-MEAN = {"dim": -1, "keepdim": True}
-
-
 @pytest.mark.parametrize(
     ("change", "name"),
     [

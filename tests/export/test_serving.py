@@ -118,23 +118,27 @@ def test_errors_of_the_command_are_one_line(tmp_path):
         assert done.output.count("\n") == 1
 
 
-@pytest.mark.parametrize("kind", TOKENIZERS)
-def test_transformers_opens_a_run_without_this_package(kind, tmp_path):
-    tokenizer, prompt = TOKENIZERS[kind], "the löwe sat  on"
-    switches = {**RMS, "activation": "silu", "gated": True, "norm": "unit", "qk_norm": "unit", "window": 9}
-    model = shaken(lambda: decoder(**switches, vocab_size=tokenizer.vocab_size))
-    save_pretrained(model, tmp_path / "run", more={"tokenizer.json": tokenizer.to_text()})
-    done = CliRunner().invoke(cli.app, ["export", str(tmp_path / "run"), "--to", "transformers"])
-    assert done.output == f"transformers opens {tmp_path / 'run' / 'transformers'}\n"
-    ids = torch.tensor([tokenizer.encode(prompt)])
-    expected = generation.generate(model, ids, max_new_tokens=24, temperature=0, stop=tokenizer.eos_id)[0]
+def test_transformers_opens_a_run_without_this_package(tmp_path):
+    prompt, written = "the löwe sat  on", {}
+    for kind, tokenizer in TOKENIZERS.items():
+        switches = {**RMS, "activation": "silu", "gated": True, "norm": "unit", "qk_norm": "unit", "window": 9}
+        model = shaken(lambda: decoder(**switches, vocab_size=tokenizer.vocab_size))  # noqa: B023
+        save_pretrained(model, tmp_path / kind, more={"tokenizer.json": tokenizer.to_text()})
+        done = CliRunner().invoke(cli.app, ["export", str(tmp_path / kind), "--to", "transformers"])
+        folder = str(tmp_path / kind / "transformers")
+        assert done.output == f"transformers opens {folder}\n"
+        ids = torch.tensor([tokenizer.encode(prompt)])
+        new = generation.generate(model, ids, max_new_tokens=24, temperature=0, stop=tokenizer.eos_id)[0]
+        written[folder] = new.tolist()
     program = """if True:
         import sys
         from transformers import AutoModelForCausalLM, AutoTokenizer
-        model, tokenizer = (kind.from_pretrained(sys.argv[1]) for kind in (AutoModelForCausalLM, AutoTokenizer))
-        ids = tokenizer(sys.argv[2], return_tensors="pt", add_special_tokens=False).input_ids
-        print(model.generate(ids, max_new_tokens=24, do_sample=False)[0].tolist())
+        for folder in sys.argv[2:]:
+            model, tokenizer = (kind.from_pretrained(folder) for kind in (AutoModelForCausalLM, AutoTokenizer))
+            ids = tokenizer(sys.argv[1], return_tensors="pt", add_special_tokens=False).input_ids
+            print(model.generate(ids, max_new_tokens=24, do_sample=False)[0].tolist())
         assert "course_lib" not in sys.modules"""
-    command = [sys.executable, "-c", program, str(tmp_path / "run" / "transformers"), prompt]
+    command = [sys.executable, "-c", program, prompt, *written]
     done = subprocess.run(command, capture_output=True, encoding="utf-8", check=True)
-    assert json.loads(done.stdout.splitlines()[-1]) == expected.tolist()
+    lines = [line for line in done.stdout.splitlines() if line.startswith("[")]
+    assert list(map(json.loads, lines)) == list(written.values())

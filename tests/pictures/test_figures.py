@@ -16,12 +16,6 @@ from coursework.pictures.figures import softmax
 ALT = "A figure of the course, described here in words."
 
 
-@pytest.fixture(autouse=True)
-def close_figures():
-    yield
-    plt.close("all")
-
-
 def weights(T=5, S=7):
     scores = torch.randn(T, S, generator=torch.Generator().manual_seed(0))
     return scores.masked_fill(~causal_mask(T, S), -math.inf).softmax(dim=-1)

@@ -245,7 +245,6 @@ TRIALS = {
     "newest checkpoint cut short": lambda: damages(8 * MANY, "cut short"),
     "a bit of it flipped": lambda: damages(8 * MANY, "bit flipped"),
     "disk full": lambda: full_disks(3 * MANY),
-    "another architecture": other_architectures,
 }
 
 if __name__ == "__main__":

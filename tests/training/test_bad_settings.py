@@ -117,7 +117,6 @@ def _fifo(folder, name):
     return folder / name
 
 
-SWEEPS = ["tokens=-1", "tokens=0", "shapes=0x8", "seeds=0", "learning-rate=nan"]
 ODD = {
     "nothing": lambda folder: "",
     "a long name": lambda folder: "a" * 5000,

@@ -106,12 +106,10 @@ def flip(path, place):
     path.write_bytes(bytes(data))
 
 
-DAMAGES = {
-    "flipped bit": lambda path, place: flip(path, place),
-    "cut short": lambda path, place: path.write_bytes(path.read_bytes()[: place % path.stat().st_size]),
-    "zeroed": lambda path, place: path.write_bytes(bytes(path.stat().st_size)),
-    "longer": lambda path, place: path.write_bytes(path.read_bytes() + b"x"),
-    "missing": lambda path, place: path.unlink(),
+DAMAGES = {  # bits that flip and files that are cut short: fault_simulation.py
+    "zeroed": lambda path: path.write_bytes(bytes(path.stat().st_size)),
+    "longer": lambda path: path.write_bytes(path.read_bytes() + b"x"),
+    "missing": lambda path: path.unlink(),
 }
 
 
@@ -123,15 +121,13 @@ def test_damage_is_noticed_and_the_one_before_counts(tmp_path, damage, file):
     expected = weights_hash(model)
     with torch.no_grad():
         next(model.parameters()).add_(1)
-    draw = random.Random(0)
-    for _ in range(12 if damage in ("flipped bit", "cut short") else 1):
-        last = save_checkpoint(tmp_path, 2, model, optimizers).with_suffix(f".{file}")
-        DAMAGES[damage](last, draw.randrange(1 << 30))
-        found = load_checkpoint(tmp_path, other := small_model(seed=1))
-        assert found.step == 1
-        assert weights_hash(other) == expected
-        if last.with_suffix(".json").exists():
-            assert last.name in found.passed_over[0]
+    last = save_checkpoint(tmp_path, 2, model, optimizers).with_suffix(f".{file}")
+    DAMAGES[damage](last)
+    found = load_checkpoint(tmp_path, other := small_model(seed=1))
+    assert found.step == 1
+    assert weights_hash(other) == expected
+    if last.with_suffix(".json").exists():
+        assert last.name in found.passed_over[0]
 
 
 def test_with_nothing_left_it_says_so(tmp_path):

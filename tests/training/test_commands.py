@@ -6,6 +6,7 @@ import json
 import math
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -201,6 +202,11 @@ def begun(folder, *more):
     return folder
 
 
+@pytest.fixture(scope="module")
+def run_with_seed_0(tmp_path_factory):
+    return begun(tmp_path_factory.mktemp("begun") / "out", "--set=model.d_ff=32", "--seed=0")
+
+
 @pytest.mark.parametrize(
     ("change", "words"),
     [
@@ -212,8 +218,8 @@ def begun(folder, *more):
         ("--seed=3", "training.seed is 3"),
     ],
 )
-def test_another_run_is_not_gone_on_with(tmp_path, change, words):
-    folder = begun(tmp_path / "out", "--set=model.d_ff=32", "--seed=0")
+def test_another_run_is_not_gone_on_with(run_with_seed_0, change, words):
+    folder = run_with_seed_0  # which is left as it is
     settings = ["--steps=12", "--set=model.d_ff=32", "--seed=0", change]
     output = lm(folder, *settings, "--resume", code=2)
     assert "holds another run: " in output
@@ -263,9 +269,15 @@ def test_two_runs_do_not_share_a_folder(tmp_path):
         pass
 
 
-def test_a_damaged_result_is_not_used(tmp_path):
-    folder = tmp_path / "out"
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("finished") / "out"
     lm(folder, "--steps=2")
+    return folder
+
+
+def test_a_damaged_result_is_not_used(finished, tmp_path):
+    folder = shutil.copytree(finished, tmp_path / "out")
     weights = folder / "model.safetensors"
     payload = bytearray(weights.read_bytes())
     payload[-2] ^= 64
@@ -274,9 +286,8 @@ def test_a_damaged_result_is_not_used(tmp_path):
     assert "model.safetensors: damaged or changed, it does not fit SHA256SUMS" in output
 
 
-def test_more_layers_than_there_are_tensors(tmp_path):
-    folder = tmp_path / "out"
-    lm(folder, "--steps=2")
+def test_more_layers_than_there_are_tensors(finished, tmp_path):
+    folder = shutil.copytree(finished, tmp_path / "out")
     config = json.loads((folder / "config.json").read_text())
     config["transformer"]["n_decoder_layers"] = 3_000_000
     (folder / "config.json").write_text(json.dumps(config))

@@ -46,18 +46,6 @@ def test_equal_to_the_documents_one_by_one(switches, rows, device):
         torch.testing.assert_close(ours, theirs, atol=1e-5, rtol=1e-4)
 
 
-def test_without_the_mask_it_would_differ():
-    """The law above can fail: documents that see each other give another loss."""
-    torch.manual_seed(0)
-    model = LanguageModel(TransformerConfig(d_model=16, n_heads=2, n_decoder_layers=1, dropout=0.0, vocab_size=V))
-    (batch,) = TokenBatches(pack(documents(), 40), max_tokens=80)
-    right, count = tasks.LanguageModelling().loss(model, batch)
-    loose = {**batch, "documents": (batch["documents"] > 0).long()}
-    wrong, more = tasks.LanguageModelling().loss(model, loose)
-    assert more > count
-    assert abs(right / count - wrong / more) > 1e-3
-
-
 @given(lengths=st.lists(st.integers(1, 10), max_size=30), length=st.integers(10, 25))
 def test_every_document_once_and_whole(lengths, length):
     given_documents = [[number + 1] * n for number, n in enumerate(lengths)]

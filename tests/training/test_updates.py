@@ -40,15 +40,6 @@ def test_accumulation_is_the_big_batch_with_ragged_lengths():
         torch.testing.assert_close(gradient, expected[name], atol=1e-6, rtol=1e-5)
 
 
-def test_the_mean_of_means_would_differ():
-    """The wrong normalisation, which this replaces, is far from right on these batches."""
-    parts = batches(3)
-    model = small_model(dropout=0.0).eval()
-    totals = [TASK.loss(model, part) for part in parts]
-    right = sum(total for total, _ in totals) / sum(count for _, count in totals)
-    assert abs(sum(total / count for total, count in totals) / 3 - right) > 1e-3
-
-
 def test_the_gradient_is_that_of_the_mean_loss():
     model = small_model(dropout=0.0)
     twin = copy.deepcopy(model)

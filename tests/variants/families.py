@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import torch
 import transformers
 from hypothesis import strategies as st
+from published import PAD, SPECIAL
 from torch import nn
 from transformers import (
     BertConfig,
@@ -46,8 +47,6 @@ transformers.logging.set_verbosity_error()
 transformers.logging.disable_progress_bar()
 os.environ["HF_HUB_OFFLINE"] = "1"
 
-PAD = 2
-SPECIAL = {"bos_token_id": 0, "eos_token_id": 1, "pad_token_id": PAD}
 LENGTH = 24
 ACTIVATIONS = ("relu", "gelu", "gelu_new", "silu")
 
@@ -59,7 +58,7 @@ eps = st.sampled_from([1e-12, 1e-6, 1e-3])
 
 
 class Family(NamedTuple):
-    """How to draw a model, and how to build, run and count it on both sides."""
+    """How to draw a model, and how to build and run it on both sides."""
 
     ours: Any
     draw: st.SearchStrategy  # models of transformers
@@ -68,7 +67,6 @@ class Family(NamedTuple):
     theirs_of: Callable  # model, inputs -> outputs
     ours_of: Callable
     sized: Callable  # our config -> the model of transformers of these sizes
-    formula: Callable  # our config -> its parameters by arithmetic
 
 
 @st.composite
@@ -268,22 +266,6 @@ NORMS = dict.fromkeys((LlamaRMSNorm, MistralRMSNorm, Qwen3RMSNorm, T5LayerNorm),
 NORMS[Gemma3RMSNorm] = lambda self, x: self._norm(x) * (1 + self.weight)
 
 
-def shake(model: nn.Module) -> nn.Module:
-    """Give every weight a size that matters: published initial values leave biases at zero and logits flat."""
-    with torch.no_grad():
-        for name, parameter in model.named_parameters():
-            is_norm = "norm" in name.lower() or "ln_" in name
-            mean = 1.0 if is_norm and name.endswith("weight") else 0.0
-            nn.init.normal_(parameter, mean=mean, std=0.2)
-        for part in model.modules():
-            if isinstance(part, Gemma3RMSNorm):
-                part.weight -= 1  # kept as the difference from 1
-    for part in model.modules():
-        if isinstance(part, nn.Embedding):
-            part.padding_idx = None  # theirs keeps gradients from the vector of padding
-    return model.eval()
-
-
 def tokens(config, T: int = 11) -> torch.Tensor:
     return torch.randint(3, config.vocab_size, (3, T))
 
@@ -327,7 +309,7 @@ def _images(config):
 SMALL = {"d_model": 16, "n_heads": 4, "d_ff": 20, "vocab_size": 23, "max_length": 32}
 
 
-def decoder(ours, draw, sized, formula, **small) -> Family:
+def decoder(ours, draw, sized, **small) -> Family:
     """The row of a family that is a `LanguageModel`."""
     return Family(
         ours,
@@ -337,7 +319,6 @@ def decoder(ours, draw, sized, formula, **small) -> Family:
         lambda model, ids: model(ids).logits,
         lambda model, ids: model(ids),
         sized,
-        formula,
     )
 
 
@@ -381,64 +362,17 @@ def sized_t5(c) -> nn.Module:
     return T5ForConditionalGeneration(T5Config(**sizes, num_layers=c.n_encoder_layers))
 
 
-def layer_with_biases(c) -> int:
-    D, F = c.d_model, c.setting("d_ff")
-    return 4 * (D * D + D) + (D * F + F) + (F * D + D) + 2 * 2 * D
-
-
-def bert_parameters(c) -> int:
-    D = c.d_model
-    return (c.vocab_size + 512 + 2) * D + 2 * D + c.n_encoder_layers * layer_with_biases(c) + D * D + D
-
-
-def gpt_parameters(c) -> int:
-    D = c.d_model
-    return (c.vocab_size + 1024) * D + c.n_decoder_layers * layer_with_biases(c) + 2 * D
-
-
-def t5_parameters(c) -> int:
-    D, F, heads = c.d_model, c.setting("d_ff"), c.n_heads * c.setting("d_head")
-    attention, feed_forward = 4 * D * heads, 2 * D * F
-    encoder = c.n_encoder_layers * (attention + feed_forward + 2 * D)
-    decoder = c.n_decoder_layers * (2 * attention + feed_forward + 3 * D)
-    return c.vocab_size * D + encoder + decoder + 2 * D + 2 * 32 * c.n_heads
-
-
-def vit_parameters(c) -> int:
-    D = c.d_model
-    return 3 * 16 * 16 * D + D + D + 197 * D + c.n_encoder_layers * layer_with_biases(c) + 2 * D + 1000 * D + 1000
-
-
-def llama_parameters(c) -> int:
-    D, E = c.d_model, c.setting("d_head")
-    heads, groups = c.n_heads * E, c.setting("n_kv_heads") * E
-    layer = 2 * D * heads + 2 * D * groups + 3 * D * c.setting("d_ff") + 2 * D
-    return (1 if c.tie_embeddings else 2) * c.vocab_size * D + c.n_decoder_layers * layer + D
-
-
-def qwen3_parameters(c) -> int:
-    return llama_parameters(c) + c.n_decoder_layers * 2 * c.setting("d_head")
-
-
-def gemma3_parameters(c) -> int:
-    return qwen3_parameters(c) + c.n_decoder_layers * 2 * c.d_model
-
-
 FAMILIES = {
     "GPT": decoder(
         GPT,
         gpt(),
         lambda c: GPT2LMHeadModel(GPT2Config(n_embd=c.d_model, n_layer=c.n_decoder_layers, n_head=c.n_heads)),
-        gpt_parameters,
     ),
-    "Llama": decoder(
-        Llama, llama(), lambda c: LlamaForCausalLM(LlamaConfig(**sized_decoder(c))), llama_parameters, n_kv_heads=2
-    ),
+    "Llama": decoder(Llama, llama(), lambda c: LlamaForCausalLM(LlamaConfig(**sized_decoder(c))), n_kv_heads=2),
     "Qwen3": decoder(
         Qwen3,
         qwen3(),
         lambda c: Qwen3ForCausalLM(Qwen3Config(**sized_decoder(c))),
-        qwen3_parameters,
         n_kv_heads=2,
         d_head=6,
     ),
@@ -446,7 +380,6 @@ FAMILIES = {
         Gemma3,
         gemma3(),
         lambda c: Gemma3ForCausalLM(Gemma3TextConfig(**sized_decoder(c))),
-        gemma3_parameters,
         n_kv_heads=2,
         window=4,
         local_layers=(True, False),
@@ -459,7 +392,6 @@ FAMILIES = {
         lambda m, s, t: m(input_ids=s, attention_mask=(s != PAD).long(), decoder_input_ids=t).logits,
         lambda m, s, t: m(s, t),
         sized_t5,
-        t5_parameters,
     ),
     "BERT": Family(
         BERT,
@@ -469,7 +401,6 @@ FAMILIES = {
         _bert_theirs,
         lambda m, ids, types: _ours(m, ids, token_types=types),
         lambda c: BertModel(BertConfig(**sized_encoder(c))),
-        bert_parameters,
     ),
     "ViT": Family(
         ViT,
@@ -479,7 +410,6 @@ FAMILIES = {
         lambda m, images: _everything(m(images)),
         _ours,
         lambda c: ViTForImageClassification(ViTConfig(**sized_encoder(c), num_labels=1000)),
-        vit_parameters,
     ),
 }
 DECODERS = [name for name, family in FAMILIES.items() if issubclass(family.ours, LanguageModel)]

@@ -6,7 +6,8 @@ import shutil
 
 import pytest
 import torch
-from families import FAMILIES, shake
+from families import FAMILIES
+from published import shake
 from safetensors.torch import load_file, save_file
 from tiny_folders import BERT_SIZES, change_config, change_tensors, without_sums
 from transformers import (

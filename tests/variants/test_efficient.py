@@ -43,11 +43,6 @@ CAUSAL = [name for name in MAKERS if name != "linformer"]
 SPARSE = ["window", "window and global", "random blocks"]
 
 
-@pytest.fixture(autouse=True)
-def _seed():
-    torch.manual_seed(0)
-
-
 def inputs(T=n, S=n, dtype=torch.float32, E_value=E):
     return [torch.randn(B, H, size, width, dtype=dtype) for size, width in ((T, E), (S, E), (S, E_value))]
 

@@ -6,7 +6,7 @@ import families
 import pytest
 import torch
 from recorded import recorded
-from tiny_models import insist_on_the_laws_of_an_encoder_decoder
+from tiny_models import insist_on_the_laws_of_a_language_model, insist_on_the_laws_of_an_encoder_decoder
 from torch import nn
 
 from course_lib import testing as laws
@@ -39,11 +39,6 @@ def decoder(name, **changes):
     return large(DECODERS[name](**changes))
 
 
-@pytest.fixture(autouse=True)
-def _seed():
-    torch.manual_seed(0)
-
-
 def tokens(*shape):
     return torch.randint(1, V, shape)
 
@@ -60,45 +55,9 @@ def vit(**options):
     return large(families.tiny_vit(**options))
 
 
-def places(real):
-    return (real.long().cumsum(1) - 1).clamp(min=0)
-
-
 @pytest.mark.parametrize("name", DECODERS)
 def test_decoders(name, obeys):
-    model, ids = decoder(name), tokens(B, T)
-
-    def after_prompt(prompt, rest):
-        cache = model.new_cache()
-        model(prompt, cache=cache)
-        return model(rest, cache=cache)
-
-    laws.assert_causal(model, ids, cached=after_prompt, vocab_size=V)
-    obeys(name, "causal")
-    laws.assert_padding_invariant(
-        lambda ids, real: model(ids, mask=real[:, None, None], positions=places(real)),
-        ids,
-        side="left",
-        module=model,
-        vocab_size=V,
-    )
-    obeys(name, "padding")
-
-    def step(new, cache, real=None):
-        cache = model.new_cache() if cache is None else cache
-        padding = {} if real is None else {"mask": real[:, None, None], "positions": places(real)[:, -new.size(1) :]}
-        return model(new, cache=cache, **padding), cache
-
-    def whole(ids, real=None):
-        padding = {} if real is None else {"mask": real[:, None, None], "positions": places(real)}
-        return model(ids, **padding)
-
-    laws.assert_cache_consistent(whole, step, ids, prefills=[0, 1, 5, 8], left_padding=True, module=model)
-    obeys(name, "cache")
-    laws.assert_finite(model, ids)
-    obeys(name, "finite")
-    laws.assert_gradients_flow(model, ids)
-    obeys(name, "gradients")
+    insist_on_the_laws_of_a_language_model(decoder(name), tokens(B, T), name, obeys, vocab_size=V)
 
 
 @pytest.mark.parametrize("name", ["T5", "T5 1.1"])

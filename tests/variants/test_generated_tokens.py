@@ -2,9 +2,9 @@
 
 import pytest
 import torch
-from families import DECODERS, FAMILIES, PAD, shake
+from families import DECODERS, FAMILIES, PAD
 from hypothesis import given, settings
-from test_parity import through_folder
+from published import shake, through_folder
 from thorough import rounds
 from tiny_models import of_transformers, same
 from transformers import set_seed

@@ -23,11 +23,6 @@ from course_lib.variants.lora import add_lora, remove_lora
 LENGTH, V = 24, 11
 
 
-@pytest.fixture(autouse=True)
-def _seed():
-    torch.manual_seed(0)
-
-
 def linear(d_in=64, d_out=20, bias=True, dtype=torch.float32):
     base = nn.Linear(d_in, d_out, bias=bias)
     nn.init.normal_(base.weight)

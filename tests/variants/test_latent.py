@@ -5,6 +5,7 @@ import math
 import pytest
 import torch
 from recorded import recorded
+from tiny_models import insist_on_the_laws_of_a_language_model
 from torch import nn
 
 from course_lib import testing as laws
@@ -16,11 +17,6 @@ from course_lib.variants import BERT, GPT, Llama
 from course_lib.variants.latent import LatentAttention, use_latent_attention
 
 B, T, D, H, E, C, R, V = 2, 7, 24, 3, 8, 10, 6, 19
-
-
-@pytest.fixture(autouse=True)
-def _seed():
-    torch.manual_seed(0)
 
 
 def attention(dtype=torch.float32, **changes):
@@ -157,27 +153,7 @@ def test_laws_of_a_model(d_query_latent, obeys):
     made, ids = model(d_query_latent), torch.randint(V, (3, 9))
     name = "latent attention in Llama" + ("" if d_query_latent is None else ", queries compressed")
 
-    def places(real):
-        return (real.long().cumsum(1) - 1).clamp(min=0)
-
-    def step(new, cache, real=None):
-        cache = made.new_cache() if cache is None else cache
-        padding = {} if real is None else {"mask": real[:, None, None], "positions": places(real)[:, -new.size(1) :]}
-        return made(new, cache=cache, **padding), cache
-
-    def whole(ids, real=None):
-        return made(ids, **({} if real is None else {"mask": real[:, None, None], "positions": places(real)}))
-
-    laws.assert_cache_consistent(whole, step, ids, left_padding=True, module=made)
-    obeys(name, "cache")
-    laws.assert_causal(made, ids, cached=lambda a, b: step(b, step(a, None)[1])[0], vocab_size=V)
-    obeys(name, "causal")
-    laws.assert_padding_invariant(whole, ids, side="left", module=made, vocab_size=V)
-    obeys(name, "padding")
-    laws.assert_finite(made, ids)
-    obeys(name, "finite")
-    laws.assert_gradients_flow(made, ids)
-    obeys(name, "gradients")
+    insist_on_the_laws_of_a_language_model(made, ids, name, obeys, vocab_size=V)
 
 
 @pytest.mark.parametrize("absorbed", [False, True], ids=["plain", "absorbed"])

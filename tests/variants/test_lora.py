@@ -19,11 +19,6 @@ from course_lib.variants.lora import (
 TOKENS = torch.arange(12).view(2, 6)
 
 
-@pytest.fixture(autouse=True)
-def _seed():
-    torch.manual_seed(0)
-
-
 def small_model(**changes):
     config = TransformerConfig(
         **{"d_model": 16, "n_heads": 2, "n_decoder_layers": 2, "vocab_size": 13, "dropout": 0.0, **changes}

@@ -26,11 +26,6 @@ DTYPES = [torch.float32, torch.bfloat16, torch.float64]
 NEAR = {torch.float32: 1e-6, torch.bfloat16: 2**-7, torch.float64: 1e-14}
 
 
-@pytest.fixture(autouse=True)
-def _seed():
-    torch.manual_seed(0)
-
-
 @pytest.fixture(autouse=True, scope="module")
 def _small_maps_are_packed_too():
     with pytest.MonkeyPatch.context() as patch:

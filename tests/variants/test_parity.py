@@ -1,13 +1,12 @@
 """Each family against transformers: outputs, gradients and round trips, on configurations drawn by Hypothesis."""
 
-import tempfile
-
 import families
 import pytest
 import torch
-from families import FAMILIES, shake
+from families import FAMILIES
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from published import gradient_gap, shake, through_folder
 from thorough import rounds
 from transformers import LlamaConfig, LlamaForCausalLM
 
@@ -18,13 +17,6 @@ from coursework.pictures.registry import defined_in
 
 EXAMPLES = rounds(12, 40)
 LIMITS = {torch.float32: 1e-4, torch.float64: 1e-10}
-
-
-def through_folder(theirs):
-    """Their model, written by them, read by us."""
-    with tempfile.TemporaryDirectory() as folder:
-        theirs.save_pretrained(folder)
-        return from_pretrained(folder)
 
 
 def in_double(theirs, ours):
@@ -60,21 +52,7 @@ def compare(family, theirs, ours, inputs):
     for model, output in ((theirs, expected), (ours, found)):
         model.zero_grad()
         output.backward(direction)
-    # Their gradients in place of weights go the way of the weights into our names and layouts.
-    with torch.no_grad():
-        kept = {name: parameter.clone() for name, parameter in theirs.named_parameters()}
-        for parameter in theirs.parameters():
-            parameter.copy_(torch.zeros_like(parameter) if parameter.grad is None else parameter.grad)
-        gradients = dict(through_folder(theirs).named_parameters())
-        for name, parameter in theirs.named_parameters():
-            parameter.copy_(kept[name])
-    largest = max(gradient.abs().max().item() for gradient in gradients.values())
-    gap = 0.0
-    for name, parameter in ours.named_parameters():
-        gradient = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
-        gap = max(gap, (gradient - gradients.pop(name)).abs().max().item())
-    assert not gradients
-    return (found - expected).abs().max().item(), gap / largest
+    return (found - expected).abs().max().item(), gradient_gap(theirs, ours)
 
 
 def test_every_family_that_is_written_is_registered_and_has_a_sample():

@@ -4,7 +4,8 @@ import json
 
 import pytest
 import torch
-from families import SPECIAL, shake
+from families import SPECIAL
+from published import shake
 from safetensors.torch import load_file, save_file
 from tiny_folders import BERT_SIZES, change_tensors, tiny_llama
 from transformers import (

@@ -3,7 +3,8 @@
 import json
 
 import torch
-from families import SPECIAL, shake
+from families import SPECIAL
+from published import shake
 from safetensors.torch import load_file, save_file
 from transformers import LlamaConfig, LlamaForCausalLM
 
