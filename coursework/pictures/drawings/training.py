@@ -164,7 +164,8 @@ def clipped_gradients(gradient: tuple[float, float] = (3.0, 4.0), limit: float =
         alt=f"Left, an arrow ({gradient[0]:g}, {gradient[1]:g}) of length {norm:g} and a circle of radius {limit:g}. "
         f"The arrow is shortened to the circle, ({both[0]:.1f}, {both[1]:.1f}), and keeps its direction. "
         f"Right, the mistake: each number is cut to {limit:g} on its own, and the arrow points elsewhere.",
-        caption="All gradients are shortened together, so the step goes the same way. Cut one by one, it turns.",
+        caption="All gradients are shortened together, so the step goes the same way. "
+        "Clip each number separately and the direction changes.",
     )
     unit = 44.0
     for left, title, end in ((70.0, "together", both), (360.0, "one by one", [limit, limit])):
@@ -221,10 +222,10 @@ def training_loop(steps: Sequence[str] = LOOP) -> Drawing:
 
 
 def checkpoint_contents() -> Drawing:
-    """What a checkpoint holds, and what goes wrong where one part is missing."""
+    """What it takes to resume a run, and what goes wrong where one part is missing."""
     rows = (
         ("weights", "the model is new"),
-        ("optimizer's averages", "first steps too large or astray"),
+        ("optimizer's averages", "steps too large or in the wrong direction"),
         ("number of the step", "the rate of another step"),
         ("position in the data", "some data twice, some never"),
         ("random state", "other dropout than before"),
@@ -232,17 +233,17 @@ def checkpoint_contents() -> Drawing:
     )
     picture = Drawing(
         56 + 46 * len(rows),
-        alt="What a checkpoint holds, and what happens if it is missing: "
+        alt="What it takes to resume a run, and what happens if it is missing: "
         + "; ".join(f"{what}: {missing}" for what, missing in rows)
         + ".",
-        caption="Six things. If one of them is missing, the run resumes as a different one. You can leave out the "
-        "random state only if there is no dropout.",
+        caption="Your loop will save the five in blue. If one of the six is missing, the run resumes as a different "
+        "one. You can leave out the random state only if there is no dropout.",
     )
-    picture.text((150, 22), "in the checkpoint", bold=True)
+    picture.text((150, 22), "needed to resume", bold=True)
     picture.text((320, 22), "if it is missing", anchor="start", bold=True)
     for i, (what, missing) in enumerate(rows):
         y = 62.0 + 46 * i
-        picture.box((150, y), (240, 36), what, colour=palette.query)
+        picture.box((150, y), (240, 36), what, colour=GREY if what.startswith("settings") else palette.query)
         picture.line([(272, y), (310, y)], colour=GREY)
         picture.text((320, y), missing, anchor="start", size=15)
     return picture
