@@ -248,7 +248,7 @@ def sums_of(model, batch):
 # %% id="first-loss"
 torch.manual_seed(0)
 shape = {"d_model": 64, "n_heads": 4, "n_encoder_layers": 2, "n_decoder_layers": 2}
-shape |= {"norm_place": "pre", "positions": "rotary", "vocab_size": 360}  # adds
+shape |= {"norm_place": "pre", "positions": "rotary", "vocab_size": 360}  # |= adds
 shape |= {"share_vocabulary": True, "pad_id": 0}  # one table for both languages
 new = Transformer(TransformerConfig(**shape, dropout=0.0))
 total, count = sums_of(new, batch)
@@ -1030,7 +1030,7 @@ prove("all weights are the same, bit for bit", same)
 # ### 11.4 Your translator
 #
 # Now train the model of section 6 with your step and your loop, on the same data and again for 300 steps. A warm-up to
-# a higher peak, the cosine, and clipping are new. PyTorch's AdamW gave a decay of 0.01 to every weight;
+# a higher peak, the cosine, and clipping are new. Before, PyTorch's AdamW gave a decay of 0.01 to every weight;
 # `parameter_groups` gives it to matrices only.
 #
 # <details><summary>Which weights decay</summary>

@@ -138,7 +138,7 @@ def micro_batches(counts: Sequence[int]) -> Drawing:
     step, total = 560 / len(counts), sum(counts)
     picture = Drawing(
         268,
-        alt=f"{len(counts)} parts with {', '.join(map(str, counts))} real tokens. Below each the sum of its losses "
+        alt=f"{len(counts)} parts with {', '.join(map(str, counts))} real tokens. Below each the sum of its costs "
         f"goes backward, and its gradient is added to the others. The sum is divided by {total}, all real tokens, and "
         "then comes one update.",
         caption=f"Add sums, and divide once, by the number of all real tokens ({total}).",
@@ -147,7 +147,7 @@ def micro_batches(counts: Sequence[int]) -> Drawing:
         x = 20 + step * (i + 0.5)
         picture.box((x, 40), (step - 14, 50), [f"part {i + 1}", f"{count} tokens"], colour=palette.query)
         picture.line([(x, 66), (x, 104)])
-        picture.box((x, 124), (step - 14, 36), "sum of losses")
+        picture.box((x, 124), (step - 14, 36), "sum of costs")
         picture.line([(x, 143), (300 + 0.5 * (x - 300), 178)])
     picture.box((300, 198), (330, 38), "gradients add up", colour=palette.key)
     picture.line([(300, 218), (300, 230)], arrow=False)
@@ -225,7 +225,7 @@ def checkpoint_contents() -> Drawing:
     """What it takes to resume a run, and what goes wrong where one part is missing."""
     rows = (
         ("weights", "the model is new"),
-        ("optimizer's averages", "steps too large or in the wrong direction"),
+        ("optimizer's averages", "steps too long or the wrong way"),
         ("number of the step", "the rate of another step"),
         ("position in the data", "some data twice, some never"),
         ("random state", "other dropout than before"),
