@@ -154,7 +154,7 @@ print("answers", labels.tolist())
 
 # %% [markdown] id="shift-cut"
 # From here on we slice one tensor that has both signs: the decoder reads `target[:, :-1]`, and the labels are
-# `target[:, 1:]`.
+# `target[:, 1:]`. In a shorter row it then reads `<eos>`, but the label there is padding and does not count.
 #
 # ## 4 A batch, and its padding
 #
@@ -186,16 +186,16 @@ print("labels:", labels.numel(), " real:", int((labels != 0).sum()))
 # ### 5.1 The loss per token
 #
 # At each position the model gives a probability to every id of the vocabulary. Look at the probability of the **right**
-# token. If it is 1, the model should pay nothing. The smaller it is, the more the model should pay.
-# The price is the negative logarithm: a probability $p$ costs $-\ln p$. With the natural logarithm the unit is called
+# token. If it is 1, it should cost the model nothing. The smaller it is, the higher the cost should be. The cost is
+# the negative logarithm: a probability $p$ costs $-\ln p$. With the natural logarithm the unit is called
 # a *nat*. The **loss per token**, which chapter 5 called cross-entropy, is the mean cost of all real tokens.
 
 # %% id="loss-drawn" tags=["hide-input"]
 # Drawing: four tokens, their probabilities and costs
-drawings.loss_of_tokens(["six", "hundred", "and", "two"], [0.5, 0.9, 0.8, 0.05]).show()
+drawings.loss_of_tokens(["sixty", "-", "two", "<eos>"], [0.5, 0.9, 0.05, 0.8]).show()
 
 # %% [markdown] id="loss-formula"
-# The last token was a surprise, and it costs more than the other three together. Let there be $N$ real tokens, and let
+# The *two* was a surprise, and it costs more than the other three together. Let there be $N$ real tokens, and let
 # $p_i$ be the probability that the right token at position $i$ got:
 #
 # $$\text{loss} = -\frac{1}{N} \sum_{i=1}^{N} \ln p_i$$
@@ -248,7 +248,7 @@ def sums_of(model, batch):
 # %% id="first-loss"
 torch.manual_seed(0)
 shape = {"d_model": 64, "n_heads": 4, "n_encoder_layers": 2, "n_decoder_layers": 2}
-shape |= {"norm_place": "pre", "positions": "rotary", "vocab_size": 360}
+shape |= {"norm_place": "pre", "positions": "rotary", "vocab_size": 360}  # |= adds
 shape |= {"share_vocabulary": True, "pad_id": 0}  # one table for both languages
 new = Transformer(TransformerConfig(**shape, dropout=0.0))
 total, count = sums_of(new, batch)
@@ -286,7 +286,7 @@ print(f"loss {loss:.2f}, ln 360 = {math.log(360):.2f}, perplexity {loss.exp():.0
 torch.manual_seed(0)
 first = Transformer(TransformerConfig(**shape, dropout=0.0))
 optimizer = torch.optim.AdamW(first.parameters(), lr=0.003, betas=(0.9, 0.98))
-feed = TokenBatches(examples, max_tokens=1000, seed=0).forever()
+feed = TokenBatches(examples, max_tokens=1000, seed=0).forever()  # without end
 curve = []
 for _ in range(300):
     total, count = sums_of(first, next(feed))
@@ -310,8 +310,9 @@ prove("it begins within one nat of ln 360 and ends below 0.3", abs(curve[0] - ma
 # ### 6.2 Does it translate?
 #
 # In training, the model always saw the right words before each position. Can it also *write* a number, when it has to
-# go on from its own words (chapter 5)? A translation is *exact* only if **every** character is right. Our **baseline**
-# looks up the most similar training number and gives its translation.
+# go on from its own words (chapter 5)? A translation is *exact* only if **every** character is right. We also count how
+# many of the right words occur in it. Our **baseline** finds the training number with the most similar
+# spelling, by its groups of up to three letters, and gives its translation.
 
 # %% id="exact-run" tags=["atol:10"]
 sources, answers = zip(*test_pairs, strict=True)
@@ -407,11 +408,11 @@ prove("six minutes of one core", round(multi30k["cpu_seconds"] / 60) == 6)
 # </details>
 
 # %% [markdown] id="optimizer"
-# *A good place to stop: your first translator runs, on numbers that it has never seen. From here on you open the box.*
+# *A good place to stop: your first translator runs, on numbers that it has never seen.*
 #
 # ## 7 The optimizer
 #
-# Each famous optimizer mends a weakness of the one before.
+# Each famous optimizer fixes a weakness of the one before.
 #
 # ### 7.1 Plain gradient descent
 #
@@ -432,9 +433,9 @@ prove("six minutes of one core", round(multi30k["cpu_seconds"] / 60) == 6)
 # $y - 0.04 \cdot 50\,y = -y$: we jump from wall to wall for ever. With $\eta = 0.036$ the jumps get smaller. But along
 # the valley each step then covers only 3.6 % of the way that is left.
 #
-# **The idea.** Imagine a heavy ball in the valley. Across the valley it is pushed left, right, left, and the pushes
-# cancel. Along it all pushes point the same way, and the ball gets faster. So we keep a **velocity** for each weight.
-# In each step it fades a little and takes in the new gradient. Then the weight follows the velocity.
+# **The idea.** Imagine a heavy ball in the valley. Across the valley it is pushed to and fro, and the pushes cancel.
+# Along it all pushes point the same way, and the ball gets faster. So we keep a **velocity** for each weight. In each
+# step it fades a little and takes in the new gradient. Gradients point uphill, so we subtract the velocity.
 #
 # <details><summary>By hand: four gradients come in</summary>
 #
@@ -497,7 +498,7 @@ drawings.adam_of_one_weight().show()
 #
 # **What goes wrong.** Adam divides everything that is added to the gradient by the usual size. A weight with steep
 # gradients then hardly decays, and one with flat gradients decays a lot. **AdamW** (Loshchilov & Hutter 2019) leaves
-# the gradient, $m$ and $v$ alone, and lets the weight fade beside Adam's step:
+# the gradient, $m$ and $v$ alone, and shrinks the weight separately from Adam's step:
 #
 # $$w \leftarrow w - \eta \, \lambda \, w - \eta \, \frac{\hat m}{\sqrt{\hat v} + \varepsilon}$$
 #
@@ -539,10 +540,9 @@ print("your AdamW and PyTorch's, the same weights after five steps:", same)
 prove("five steps of yours are five steps of torch's AdamW", same)
 
 # %% [markdown] id="optimizer-ends"
-# In the [lab on optimizers](labs/06_optimizers.ipynb) you write momentum and Adam yourself, and also *Muon*, which makes
-# the update of a whole matrix equally strong in every direction.
+# In the [lab on optimizers](labs/06_optimizers.ipynb) you write momentum, Adam and a newer one, *Muon*.
 #
-# *A good place to stop: you have written the update that trained Llama (Touvron et al. 2023, section 2.3).*
+# *A good place to stop: you have written the update that trained Llama.*
 
 # %% [markdown] id="warm-up"
 # ## 8 The rate over time
@@ -550,9 +550,9 @@ prove("five steps of yours are five steps of torch's AdamW", same)
 # ### 8.1 Why begin slowly?
 #
 # In Adam's first step, each gradient is divided by its own size, and only its sign is left. So every weight moves by the
-# full rate, **whatever its gradient is**: 4 or 0.0004. Later, the gradients of different batches disagree. They partly
-# cancel in $\hat m$ but never in $\hat v$, because squares are positive. So the steps get shorter. Here is a small
-# Transformer, at a rate of 0.001.
+# full rate, **whether its gradient is 4 or 0.0004**; only a gradient of 0 moves nothing. Later, the gradients of
+# different batches disagree. They partly cancel in $\hat m$ but never in $\hat v$, because squares are positive. So the
+# steps get shorter. Here is a small Transformer, at a rate of 0.001.
 
 # %% id="first-step-figure" tags=["hide-input"]
 # Figure: the gradients of a small Transformer, its first step and a later one
@@ -589,7 +589,7 @@ prove("in step 1, nearly all weights move by the rate", ((moves[0] - 0.001).abs(
 prove("in step 20, most move by less than a third of it", moves[-1].median() < 0.001 / 3)
 
 # %% [markdown] id="warm-up-idea"
-# So the first step is by far the boldest: every weight moves by the full rate, and the model has seen only one batch.
+# So the first step is by far the boldest, and the model has seen only one batch.
 # If the rate is high, this can carry it to a point from which it does not come back. The simple cure is a **warm-up**:
 # the rate rises in a straight line from nearly 0 to its peak.
 #
@@ -631,7 +631,8 @@ prove("at 0.03 at most one of ten learns", all(row[3] <= 1 for row in learned))
 # At the two low rates warm-up is not needed. At 0.02 it makes the difference. At 0.03 even the longest is not enough.
 # So on this task warm-up buys a **higher rate**.
 #
-# In the runs that failed at 0.02, all tokens had become nearly alike, so it made no difference where a query looked.
+# Without warm-up at 0.02, the first update adds a long vector that is much the same for every token. In the runs that
+# failed, all tokens ended up nearly alike, so it made no difference where a query looked.
 #
 # <details><summary>What goes wrong without it, and the evidence: ten seeds each, young averages, pre-norm</summary>
 #
@@ -728,8 +729,7 @@ drawings.lost_step().show()
 # 0.4 %, and the sums inside are added up in 32 bits. Softmax, layer norm and loss, the weights and the optimizer's
 # averages stay in float32.
 #
-# In PyTorch you put *autocast* around the forward pass. On a GPU it picks the format for each operation there; the
-# weights and the averages are float32 anyway.
+# In PyTorch you put *autocast* around the forward pass. On a GPU it picks the format for each operation there.
 #
 # <details><summary>What differs on the CPU</summary>
 #
@@ -747,12 +747,6 @@ drawings.lost_step().show()
 # If one overflows, the step is left out and the number is made smaller.
 #
 # </details>
-
-# %% id="precision-run" tags=["tol:0.001"]
-total, count = sums_of(new, batch)
-with torch.autocast("cpu", dtype=torch.bfloat16):
-    rough, count = sums_of(new, batch)
-print(f"loss {total / count:.4f} in float32, {rough / count:.4f} with 16-bit products")
 
 # %% id="precision-check" tags=["hide-input"]
 # Check: the pieces, the labels, and the numbers of sections 5 to 9
@@ -937,11 +931,11 @@ for parts in ([pad_batch(rows)], four):
 prove("four parts make the step of the whole batch", torch.allclose(*after, atol=1e-6))
 
 # %% [markdown] id="step-learns"
-# Now let it learn: 100 updates, all on the same eight pairs.
+# Now it gets 100 updates, all on the same eight pairs.
 
 # %% id="debug-few" tags=["tol:0.2"]
-few = pad_batch(examples[:8])
-model = tiny()
+few = pad_batch(examples[:8])  # the rows, padded to one batch
+model = tiny()  # the model of section 5.2, half as wide
 adam = torch.optim.AdamW(model.parameters(), betas=(0.9, 0.98))
 for _ in range(100):
     loss, norm = training_step(model, [few], adam, 0.005, 1.0, sums_of)
@@ -950,8 +944,8 @@ right = sum(text == pair.target for text, pair in zip(heard, train_pairs))
 print(f"loss {loss:.3f}, translated right: {right} of 8")
 
 # %% [markdown] id="step-ends"
-# *A good place to stop: a model has learned eight numbers by heart, with the step that you wrote. The loop around it is
-# the longest exercise of the chapter.*
+# *A good place to stop: a model has learned eight numbers by heart, with the step that you wrote. The loop is the
+# longest exercise of the chapter.*
 
 # %% [markdown] id="loop-text"
 # ## 11 Your loop
@@ -965,11 +959,11 @@ drawings.training_loop().show()
 # %% [markdown] id="checkpoint"
 # A run that you can leave alone needs two more things.
 #
-# **A look at held-out data.** From time to time the loop computes the loss of pairs that it does not learn from,
-# without dropout (evaluation mode) and without gradients. Then it goes back to training mode. If this loss rises while
-# the training loss falls, the model is over-fitting.
+# **A look at held-out data.** From time to time the loop computes the loss of pairs that it does not learn from, in
+# evaluation mode (no dropout). If this loss rises while the training loss falls, the model is over-fitting.
 #
-# **A file.** Long trainings get interrupted. So everything that the next step depends on is saved as a **checkpoint**:
+# **A file.** Long trainings get interrupted. So the loop saves what changes from step to step as a **checkpoint**. The
+# settings and the tokenizer do not change, and stay with the program that calls the loop.
 
 # %% id="checkpoint-drawn" tags=["hide-input"]
 # Drawing: what a checkpoint holds
@@ -994,8 +988,8 @@ drawings.checkpoint_contents().show()
 # %% [markdown] id="resume-run-says"
 # ### 11.3 Pull the plug
 #
-# One run of 20 steps goes straight through. Another has its plug pulled in step 10, and leaves only the file of step 8.
-# A third starts from that file. On the CPU its weights must be the same **bit for bit**, dropout and all.
+# One run of 20 steps goes straight through. Another is cut off during step 10, and leaves only the file of step 8.
+# A third starts from that file. Its weights must be the same **bit for bit**, dropout and all.
 
 
 # %% id="resume" tags=["hide-input"]
@@ -1035,9 +1029,9 @@ prove("all weights are the same, bit for bit", same)
 # %% [markdown] id="long-run"
 # ### 11.4 Your translator
 #
-# Now train the model of section 6 with your step and your loop, on the same data and again for 300 steps. Four things
-# are new: a warm-up to a higher peak, the cosine, clipping, and decay. `parameter_groups` gives the decay to matrices
-# only.
+# Now train the model of section 6 with your step and your loop, on the same data and again for 300 steps. A warm-up to
+# a higher peak, the cosine, and clipping are new. Before, PyTorch's AdamW gave a decay of 0.01 to every weight;
+# `parameter_groups` gives it to matrices only.
 #
 # <details><summary>Which weights decay</summary>
 #
@@ -1082,10 +1076,11 @@ prove("yours gets more than nine in ten right", share > 0.9)
 # %% [markdown] id="thread-text"
 # *A good place to stop: your translator runs, and the loop is yours.*
 #
-# ## 12 Your model is whole
+# ## 12 Your model is complete
 #
-# `course assemble` puts your AdamW, your step and your loop into `my_transformer.py`, together with a small program, and
-# checks it. Here the program learns the numbers below 1000, from characters, and translates one that you may change.
+# `so_far` writes your AdamW, your step and your loop into `my/my_transformer.py`, together with a small program. (In a
+# terminal, `course assemble` does the same.) Here the program learns the numbers below 1000, from characters, and
+# translates one that you may change.
 #
 # Then give it pairs of your own. Write at least twenty lines into a file `pairs.txt`, with a tab between the two texts,
 # and run this in a terminal: `python my/my_transformer.py translate --data pairs.txt`
@@ -1103,7 +1098,7 @@ with tempfile.TemporaryDirectory() as folder:
     my.main(["use", *where, "--text", "siebenundachtzig"])  # any time later
 
 # %% [markdown] id="data-loader-says"
-# Everything from chapter 1 to here is now in one file: it reads, attends, learns, translates and writes.
+# A whole Transformer and its training are now in one file: it reads, attends, learns, translates and writes.
 #
 # <details><summary>With the library: your own text, a translator of your own, and PyTorch's DataLoader</summary>
 #
@@ -1131,7 +1126,7 @@ with tempfile.TemporaryDirectory() as folder:
 #
 # </details>
 #
-# *The best place to stop: your model is whole. The last section can wait until a training of yours goes wrong.*
+# *The best place to stop: your model is complete. The last section can wait until a training of yours goes wrong.*
 
 # %% id="run-equal" tags=["hide-input"]
 # Check: your loop and the library's Run end with the same weights
@@ -1158,11 +1153,10 @@ prove("32 rows in a batch", next(iter(loader))["source"].size(0) == 32)
 #
 # 1. **The first loss is near ln V** (section 5.2).
 # 2. **A few examples can be learned by heart** (section 10.3). If not, something is not connected, or the rate is wrong.
-# 3. **Every weight gets a gradient.** Rounding can turn a gradient of 0 into a billionth, so ask for more:
-#    `p.grad.abs().max() > 1e-6`.
-# 4. **Nothing leaks.** No position sees a later target, and more padding changes nothing.
-#
-# The folded cell runs the last two.
+# 3. **Every weight gets a gradient.** A weight without any effect should get 0, but rounding can make a billionth of
+#    it. So ask for more: `p.grad.abs().max() > 1e-6`.
+# 4. **Nothing leaks.** Change the targets from position 5 on: the scores before it stay. Add padding to the source: all
+#    scores stay.
 #
 # <details><summary>One exception to check 3: biases that get no gradient</summary>
 #
@@ -1188,8 +1182,11 @@ changed = target.clone()
 changed[:, 5:] = 7  # other words from position 5 on
 early = torch.allclose(model(source, target)[:, :5], model(source, changed)[:, :5], atol=1e-5)
 prove("no position sees a later target", early)
+print("other targets from position 5 on, the same scores before it:", early)
 wider = F.pad(source, (0, 3))  # three more ids of padding
-prove("more padding changes no score", torch.allclose(model(wider, target), model(source, target), atol=1e-5))
+padded = torch.allclose(model(wider, target), model(source, target), atol=1e-5)
+prove("more padding changes no score", padded)
+print("more padding in the source, the same scores:", padded)
 prove(
     "the padding mask of the loop is that of chapter 1",
     torch.equal((wider != PAD)[:, None, None], padding_mask(wider, PAD)),
@@ -1391,16 +1388,12 @@ show(
 )
 
 # %% [markdown] id="broken-says"
-# You saw such a loss among the eight curves, but the fault is another one. Look at the norm, too: in a sound run it
-# falls with the loss.
+# In a sound run the norm falls with the loss.
 
 # %% exercise="broken_run"
 
-# %% [markdown] id="healed-says"
-# Now run the version that you mended.
-
 # %% id="healed"
-mended = log_of(train_run)
+mended = log_of(train_run)  # the version that you mended
 
 # %% id="healed-curve" tags=["hide-input", "picture:20"]
 # Figure: the broken run and the mended one
@@ -1435,14 +1428,12 @@ prove("the mended run ends far below the broken one", sum(loss for loss, _ in me
 #
 # </details>
 #
-# When a loss falls and then flattens, the decoder may know its language and ignore the source.
-#
 # ## 14 What you have
 #
 # You can now
 #
 # - cut words into pieces, and read a loss and a perplexity;
-# - say what momentum, Adam and AdamW mend, and write the step of AdamW;
+# - say what momentum, Adam and AdamW fix, and write the step of AdamW;
 # - choose a warm-up, and say what mixed precision keeps in 32 bits;
 # - write a step and a loop that train a translator, stop, and resume bit for bit;
 # - find out why a curve does not fall as it should.
@@ -1456,7 +1447,7 @@ prove("the mended run ends far below the broken one", sum(loss for loss, _ in me
 # | perplexity | e<sup>loss</sup>; V for a model that knows nothing |
 # | SGD, momentum | *w* − η*g*; *v* ← β*v* + *g*, *w* − η*v* |
 # | Adam | *w* − η · mean gradient / usual size, both corrected for their start at 0 |
-# | AdamW | Adam, and beside it *w* − ηλ*w* |
+# | AdamW | Adam, and separately *w* − ηλ*w* |
 # | Noam | d<sup>−0.5</sup> · min(*t*<sup>−0.5</sup>, *t* · warm-up<sup>−1.5</sup>) |
 # | clipping | *g* · min(1, limit / norm of all gradients together) |
 # | checkpoint | weights, optimizer, step, position in the data, random state, settings and tokenizer |
@@ -1485,9 +1476,9 @@ prove("the mended run ends far below the broken one", sum(loss for loss, _ in me
 #
 # </details>
 #
-# <details><summary>4. Why does one warm up?</summary>
+# <details><summary>4. Why use warm-up?</summary>
 #
-# To be able to use a higher peak. Adam's first step is the boldest, because every weight moves by the full rate. Small
+# To be able to use a higher peak. Adam's first step is the boldest, because nearly every weight moves by the full rate. Small
 # steps first lead the model to a point where large ones are safe. Why exactly is still studied (8).
 #
 # </details>
@@ -1519,7 +1510,7 @@ prove("the mended run ends far below the broken one", sum(loss for loss, _ in me
 #   arXiv:1608.03983.
 # - Xiong et al. 2020, *On Layer Normalization in the Transformer Architecture*, arXiv:2002.04745. Kalra, Barkeshli
 #   2024, *Why Warmup the Learning Rate?*, arXiv:2406.09405. Hu et al. 2024 (MiniCPM), arXiv:2404.06395. Touvron et al.
-#   2023 (Llama), arXiv:2302.13971.
+#   2023 (Llama), arXiv:2302.13971, section 2.3.
 # - Micikevicius et al. 2018, *Mixed Precision Training*, arXiv:1710.03740. Pascanu, Mikolov, Bengio 2013,
 #   arXiv:1211.5063: clipping.
 # - Elliott et al. 2016 (Multi30K), arXiv:1605.00459.

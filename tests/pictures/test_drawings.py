@@ -63,7 +63,7 @@ SAMPLES = {  # of the drawings that need arguments or can be called in more than
     "merge_tree": [call("lowest", [("e", "s"), ("es", "t"), ("l", "o"), ("lo", "w")])],
     "shifted_targets": [call(["six", "hundred", "and", "two"])],
     "padded_batch": [call([["six", "hundred", "two"], ["nine"], ["forty", "two"]])],
-    "loss_of_tokens": [call(["six", "hundred", "and", "two"], [0.5, 0.9, 0.8, 0.05])],
+    "loss_of_tokens": [call(["sixty", "-", "two", "<eos>"], [0.5, 0.9, 0.05, 0.8])],
     "micro_batches": [call([10, 22, 31, 40])],
     "crossing_words": [
         call(

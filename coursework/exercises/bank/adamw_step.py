@@ -119,9 +119,9 @@ def _keeps_out_of_the_averages(step) -> str | None:
 EXERCISE = Exercise(
     title="A step of AdamW",
     what="""Write `adamw_step(weight, gradient, m, v, t, rate, decay=0.01, beta1=0.9, beta2=0.98, eps=1e-9)`: the
-step of Adam as in the formulas above, and one thing more. The weight **that came in** loses rate · decay times itself,
-beside Adam's step and without going into the gradient, m or v. `t` counts the steps from 1. Return the new weight, m
-and v. Do not modify the inputs; they may have any number of axes.""",
+step of Adam as in the formulas above. In addition, subtract rate · decay · (the **old** weight). This must not go into
+the gradient, m or v. `t` counts the steps from 1. Return the new weight, m and v. Do not modify the inputs; they may
+have any number of axes.""",
     why="One line in another place: with it, the decay is the same for all weights, however steep their gradients.",
     difficulty=3,
     minutes=10,

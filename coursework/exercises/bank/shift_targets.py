@@ -113,7 +113,7 @@ EXERCISE = Exercise(
 which may be empty; there is at least one sentence, and the three ids differ. The decoder reads the start sign and then
 the sentence; its labels are the sentence and then the end sign, so that at each position the label is what comes next.
 Return both as int64 tensors `(B, T)`, padded on the right with `pad_id`; T is the length of the longest sentence plus
-one. The decoder never reads the end sign. Do not modify the lists.""",
+one. Here the end sign goes into the labels only. Do not modify the lists.""",
     why="Without the shift the decoder copies its input and the loss goes to zero; shifted twice it skips a word.",
     difficulty=2,
     minutes=8,

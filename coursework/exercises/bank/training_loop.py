@@ -288,7 +288,7 @@ Run the cell. If the check says that your function behaves *like one that saves 
 **Second half: save and resume.**
 
 - After each look, save a dict with `torch.save(saved, path)`: the states of model, optimizer and data, the random
-  state, the number of the step, and the history. Settings and tokenizer stay with the caller.
+  state, the number of the step, and the history.
 - At the start, after the model has moved, see if `path.exists()`. Then `torch.load(path, map_location="cpu")` gives the
   dict back. Restore everything first. Only then call `data.forever()`, and continue with the next step.
 - `state_dict()` gives the state of model, optimizer and data, and `load_state_dict` restores it. For the random state
@@ -297,7 +297,7 @@ Run the cell. If the check says that your function behaves *like one that saves 
 On a CPU, a resumed run must end as if it had never stopped, **bit for bit**, with the whole history.""",
     why="You can train every model of this course with it, and it is all that you need to leave a training alone.",
     difficulty=4,
-    minutes=40,
+    minutes=50,
     reference=training_loop,
     model=_model,
     misconceptions=misconceptions("""

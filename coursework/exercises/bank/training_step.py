@@ -250,7 +250,7 @@ EXERCISE = Exercise(
     what="""Write `training_step(model, parts, optimizer, rate, clip, loss_of)`: **one** update of the weights from a
 batch that was cut into `parts`.
 
-- `loss_of(model, part)` returns the **sum** of the losses of the real tokens of a part, and their number. Each part has
+- `loss_of(model, part)` returns the **sum** of the costs of the real tokens of a part, and their number. Each part has
   at least one real token, and parts differ in how many they have.
 - The gradient is that of the loss per token of the whole batch: the sum over all tokens of all parts, divided by
   their number.

@@ -96,8 +96,8 @@ def adam_of_one_weight(gradient: float = 4.0, rate: float = 0.1, beta1: float = 
         f"{m:.2g}, corrected {m_hat:.2g}. Below, the average of squares: v is {v:.2g}, corrected {v_hat:.2g}, its root "
         f"{math.sqrt(v_hat):.2g}. The first divided by the root is {m_hat / math.sqrt(v_hat):.2g}; times the rate "
         f"{rate:g} this is the step, {step:.2g}.",
-        caption=f"Adam's first step for a gradient of {gradient:g}. Divided by its own size, the gradient leaves "
-        "nothing but its sign, so the step is as long as the rate.",
+        caption=f"Adam's first step for a gradient of {gradient:g}. Divide the gradient by its own size and only the "
+        "sign is left, so the step is as long as the rate.",
     )
     picture.box((56, 165), (92, 60), ["gradient", f"{gradient:g}"])
     for y, colour, name, first, second in (
@@ -136,8 +136,8 @@ def two_decays(steep: float = 10.0, flat: float = 0.1, decay: float = 0.01, rate
         alt=f"Two weights of 1; the gradients of one have the size {steep:g}, of the other {flat:g}. With the decay "
         f"inside the gradient they lose {lost['steep']:.3g} and {lost['flat']:.3g} in one step. With AdamW both lose "
         f"{equal:.3g}.",
-        caption=f"Decay of two weights of 1 in one step, rate {rate:g} and decay {decay:g}. Inside the gradient it is "
-        "divided by the size of the gradient, too. AdamW keeps the decay out of the division.",
+        caption=f"Decay of two weights of 1 in one step, rate {rate:g} and decay {decay:g}. Put into the gradient, "
+        "the decay gets divided as well. AdamW keeps the decay out of the division.",
     )
     rows = (
         ("decay in the gradient", palette.key, (lost["steep"], lost["flat"])),

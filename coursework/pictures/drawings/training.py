@@ -138,7 +138,7 @@ def micro_batches(counts: Sequence[int]) -> Drawing:
     step, total = 560 / len(counts), sum(counts)
     picture = Drawing(
         268,
-        alt=f"{len(counts)} parts with {', '.join(map(str, counts))} real tokens. Below each the sum of its losses "
+        alt=f"{len(counts)} parts with {', '.join(map(str, counts))} real tokens. Below each the sum of its costs "
         f"goes backward, and its gradient is added to the others. The sum is divided by {total}, all real tokens, and "
         "then comes one update.",
         caption=f"Add sums, and divide once, by the number of all real tokens ({total}).",
@@ -147,7 +147,7 @@ def micro_batches(counts: Sequence[int]) -> Drawing:
         x = 20 + step * (i + 0.5)
         picture.box((x, 40), (step - 14, 50), [f"part {i + 1}", f"{count} tokens"], colour=palette.query)
         picture.line([(x, 66), (x, 104)])
-        picture.box((x, 124), (step - 14, 36), "sum of losses")
+        picture.box((x, 124), (step - 14, 36), "sum of costs")
         picture.line([(x, 143), (300 + 0.5 * (x - 300), 178)])
     picture.box((300, 198), (330, 38), "gradients add up", colour=palette.key)
     picture.line([(300, 218), (300, 230)], arrow=False)
@@ -164,7 +164,8 @@ def clipped_gradients(gradient: tuple[float, float] = (3.0, 4.0), limit: float =
         alt=f"Left, an arrow ({gradient[0]:g}, {gradient[1]:g}) of length {norm:g} and a circle of radius {limit:g}. "
         f"The arrow is shortened to the circle, ({both[0]:.1f}, {both[1]:.1f}), and keeps its direction. "
         f"Right, the mistake: each number is cut to {limit:g} on its own, and the arrow points elsewhere.",
-        caption="All gradients are shortened together, so the step goes the same way. Cut one by one, it turns.",
+        caption="All gradients are shortened together, so the step goes the same way. "
+        "Clip each number separately and the direction changes.",
     )
     unit = 44.0
     for left, title, end in ((70.0, "together", both), (360.0, "one by one", [limit, limit])):
@@ -221,10 +222,10 @@ def training_loop(steps: Sequence[str] = LOOP) -> Drawing:
 
 
 def checkpoint_contents() -> Drawing:
-    """What a checkpoint holds, and what goes wrong where one part is missing."""
+    """What it takes to resume a run, and what goes wrong where one part is missing."""
     rows = (
         ("weights", "the model is new"),
-        ("optimizer's averages", "first steps too large or astray"),
+        ("optimizer's averages", "steps too long or the wrong way"),
         ("number of the step", "the rate of another step"),
         ("position in the data", "some data twice, some never"),
         ("random state", "other dropout than before"),
@@ -232,17 +233,17 @@ def checkpoint_contents() -> Drawing:
     )
     picture = Drawing(
         56 + 46 * len(rows),
-        alt="What a checkpoint holds, and what happens if it is missing: "
+        alt="What it takes to resume a run, and what happens if it is missing: "
         + "; ".join(f"{what}: {missing}" for what, missing in rows)
         + ".",
-        caption="Six things. If one of them is missing, the run resumes as a different one. You can leave out the "
-        "random state only if there is no dropout.",
+        caption="Your loop will save the five in blue. If one of the six is missing, the run resumes as a different "
+        "one. You can leave out the random state only if there is no dropout.",
     )
-    picture.text((150, 22), "in the checkpoint", bold=True)
+    picture.text((150, 22), "needed to resume", bold=True)
     picture.text((320, 22), "if it is missing", anchor="start", bold=True)
     for i, (what, missing) in enumerate(rows):
         y = 62.0 + 46 * i
-        picture.box((150, y), (240, 36), what, colour=palette.query)
+        picture.box((150, y), (240, 36), what, colour=GREY if what.startswith("settings") else palette.query)
         picture.line([(272, y), (310, y)], colour=GREY)
         picture.text((320, y), missing, anchor="start", size=15)
     return picture
