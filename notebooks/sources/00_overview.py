@@ -2,7 +2,7 @@
 # # The whole Transformer on one page
 #
 # By the end of this page you will have trained two complete Transformers. One writes English sentences, the other
-# translates German numbers. On one core of our processor, training took 12 and 5 seconds. You need Python, and you
+# translates German numbers. On one core of our processor, training took 12 and 4 seconds. You need Python, and you
 # should know that a neural network is trained by making a loss smaller. The code of sections 4 and 5 is PyTorch.
 #
 # The page takes about {minutes} minutes, less if you skip the code. You needn't understand everything yet: nearly every
