@@ -1,12 +1,12 @@
 # %% [markdown] id="title"
 # # The whole Transformer on one page
 #
-# By the end of this page you will have trained two complete Transformers, each in less than half a minute. One writes
-# English sentences, the other translates German numbers. You need Python, and you should know that a neural network is
-# trained by making a loss smaller. The code of sections 4 and 5 is PyTorch.
+# By the end of this page you will have trained two complete Transformers. One writes English sentences, the other
+# translates German numbers. On one core of our processor, training took 12 and 4 seconds. You need Python, and you
+# should know that a neural network is trained by making a loss smaller. The code of sections 4 and 5 is PyTorch.
 #
-# The page takes about {minutes} minutes, less if you skip the code. You needn't understand everything fully yet: nearly
-# every part comes back in its own chapter.
+# The page takes about {minutes} minutes, less if you skip the code. You needn't understand everything yet: nearly every
+# part comes back in its own chapter.
 #
 # Shift and Enter run a cell, and *Run > Run All Cells* runs all. A grey line with three dots is folded code; a click
 # opens it.
@@ -51,9 +51,9 @@ torch.set_num_threads(1)
 #
 # Choosing which earlier words matter now, and taking something from each, is what **attention** does. Suppose we have
 # read as far as *paints* and want to guess what follows. *Paints* is at *position* 5, because positions count from 0.
-# This position looks at all words so far, itself included, and gives each of them a *weight*. Then it takes along a
-# weighted average of what they have to say. The weights are computed anew for every sentence. What a model learns is
-# how to compute them.
+# This position looks at all words so far, itself included, and gives each of them a *weight*. Then it collects a
+# weighted average of what they offer. The weights are computed anew for every sentence. What a model learns is how to
+# compute them.
 
 # %% id="one-word-drawn" tags=["hide-input"]
 # Drawing: what the last word takes from the others
@@ -70,8 +70,7 @@ drawings.sentence_arcs(
 # computes three others:
 #
 # - The **query** says what the word is looking for. The query of *paints* might say: the person who paints.
-# - The **key** says what the word can be found by. The key of *queen* might say: a person, and the subject, which an
-#   earlier step has found out.
+# - The **key** says what the word can be found by. The key of *queen* might say: a person, probably the subject.
 # - The **value** is what the word hands over when it is chosen. The value of *queen* might say: female.
 #
 # To compare a query with a key, multiply them number by number and add up. The better they agree, the larger the sum.
@@ -81,7 +80,7 @@ drawings.sentence_arcs(
 # Then *softmax* turns the scores of one query into weights, which are positive and sum to one. Each score $s$ becomes
 # $e^s$, divided by the sum of all of these.
 #
-# Here it is by hand for three of the words, with two made-up numbers in each vector. The first number of a key says how
+# Here it is by hand for three words, with two made-up numbers in each vector. The first number of a key says how
 # much its word looks like the subject. The query (3, 0) asks for that number and ignores the second. In a value, the
 # first number means *female* and the second *male*.
 
@@ -120,18 +119,18 @@ drawings.whole_transformer().show()
 #   words to the encoder.
 # - **The residual stream**, the thick grey line. Each word has its own; the picture draws one for all. Each part reads
 #   it and *adds* something to it, so a late part can still find what an early one wrote.
-# - **Self-attention** ([chapters 1](01_attention.ipynb) [and 2](02_multi_head.ipynb)). Each word takes along what
+# - **Self-attention** ([chapters 1](01_attention.ipynb) [and 2](02_multi_head.ipynb)). Each word collects what
 #   matters to it from the words of its own sentence. Several *heads* do this side by side, each with its own queries,
 #   keys and values, so that a word can look for several things at once.
 # - **Feed-forward** ([chapter 4](04_encoder.ipynb)). Attention only collects. A small network then works on what has
 #   arrived, at each position.
 # - **Masked** self-attention ([chapter 1](01_attention.ipynb)). In the decoder, a position may look at itself and at
 #   earlier ones, never at later ones. Section 4 says why.
-# - **Cross-attention** ([chapter 5](05_decoder.ipynb)). Queries come from the English words, keys and values from what
-#   comes out of the encoder.
+# - **Cross-attention** ([chapter 5](05_decoder.ipynb)). Queries come from the English words written so far, keys and
+#   values from what comes out of the encoder.
 # - **Linear map and softmax** ([chapter 5](05_decoder.ipynb)). At each position, the vector at the top becomes one
 #   number for each word of the *vocabulary*, all the words that the model knows. The softmax turns these numbers into
-#   probabilities. The model writes the likeliest word, or draws one by chance.
+#   probabilities. The model writes the likeliest word, or picks one at random, by its probability.
 #
 # The picture leaves out the *norm*. Every part adds to the stream, so the numbers in it tend to grow from layer to
 # layer. In our models a norm shifts and scales each vector to mean 0 and spread 1 before a part reads it ([chapter
@@ -148,7 +147,7 @@ drawings.whole_transformer().show()
 # ## 3 What it replaced
 #
 # Before, most networks for translation were *recurrent*: they read one word after the other and handed one vector, the
-# *state*, from each step to the next. The state has room for only so much, and what the first word said must survive
+# *state*, from each step to the next. The state can hold only so much, and what the first word said must survive
 # every step in between. And step 100 cannot be computed before step 99, so a graphics card has to wait.
 #
 # <details><summary>What came in between</summary>
@@ -163,18 +162,19 @@ drawings.whole_transformer().show()
 drawings.recurrent_and_attention("the queen near the king paints".split()).show()
 
 # %% [markdown] id="recurrence-table"
-# Here are the two for a text of *n* words, with *d* numbers in each vector. In writing, both go word by word.
+# Here are the two for a text of *n* words, with *d* numbers in each vector. When writing, both produce one word at a
+# time.
 #
 # | | recurrent network | Transformer |
 # |---|---|---|
 # | steps that wait for each other in training | one for each word | one for each layer |
 # | path from one word to another | up to *n* steps | one layer |
 # | kept while writing | one state of fixed size | something for every word so far |
-# | the order of the words | is there by itself | has to be told |
+# | the order of the words | comes for free | must be supplied |
 #
-# The Transformer buys short paths and parallel training, and pays by comparing every word with every word: about
-# *n*² · *d* operations, few for short texts, but growing with the square of the length. On hardware that does many
-# things at once, that was a good trade, and from then on models could grow.
+# The Transformer buys short paths and parallel training, and pays by comparing every word with every word. In each
+# layer that takes *n*² · *d* multiplications, few beside the linear maps if the text is short, but growing with the
+# square of its length. On graphics cards that was a good trade.
 #
 # A good place to stop: you have seen the whole. Now you build it.
 #
@@ -204,8 +204,8 @@ def attend(query, key, value, mask):
 
 
 # %% [markdown] id="attend-by-hand-text"
-# The numbers of section 1 give its result; the axes B and H may be absent. Change the query to (0, 3), and run the
-# cell again: whom does *paints* find?
+# Give `attend` the numbers of section 1, and it returns the same (0.74, 0.17); the axes B and H may be absent. Then
+# change the query to (0, 3), and run the cell again: whom does *paints* find?
 
 # %% id="attend-by-hand"
 query = torch.tensor([[3.0, 0.0]])  # of "paints": change it
@@ -216,13 +216,14 @@ axes = attention_map(weights, queries=["paints"], keys=["queen", "near", "king"]
 show(
     axes.figure,
     alt="One row of weights: what paints takes from queen, near and king.",
-    caption=f"What “paints” takes along: ({found[0, 0]:.2f}, {found[0, 1]:.2f}).",
+    caption=f"What “paints” collects: ({found[0, 0]:.2f}, {found[0, 1]:.2f}).",
 )
 
 # %% [markdown] id="mask-text"
-# Now the mask. In training the model reads many words at once, and every position has to predict the word after it. But
-# that word is right there, one position further on. A position that could look ahead would simply copy it, and would
-# learn nothing else. So each position may look at itself and at what came before:
+# The query (0, 3) finds *king*, with a weight of 0.77. Now the mask. In training the model reads many words at once,
+# and every position has to predict the word after it. But that word is right there, one position further on. A position
+# that could look ahead would simply copy it, and learn nothing else. So each position may look at itself and at what
+# came before:
 
 # %% id="mask-drawn" tags=["hide-input"]
 # Drawing: who may look at whom, and what each position has to predict
@@ -233,10 +234,10 @@ drawings.mask_and_targets("the queen paints herself .".split()).show()
 # needed? Yes: the last position reads what the earlier ones hold. Without the mask they would look at the words after
 # them, and hold what they never held in training.
 #
-# Nothing at an earlier position changes when a word is appended. So the past need not be computed again: real programs
-# keep it in a *cache* ([chapter 5](05_decoder.ipynb)).
+# As long as the text still fits into the model, appending a word changes nothing at earlier positions. So real programs
+# compute the past once and keep it in a *cache* ([chapter 5](05_decoder.ipynb)).
 #
-# In code, this *causal* mask is a triangle of `True`. Put `True` everywhere, and the same layers are an encoder.
+# In code, this *causal* mask is a triangle of `True`. Fill it with `True`, and the same layers become an encoder.
 
 
 # %% id="mask"
@@ -248,9 +249,9 @@ print(causal_mask(4, "cpu").int())
 
 # %% [markdown] id="attention-text"
 # Where do queries, keys and values come from? Each is a linear map of the word's vector, which is `d_model` numbers
-# wide, and the numbers in these maps are learned. In `cut`, `unflatten` cuts the result into shorter pieces, one for
-# each head: (B, T, H, E). Then `transpose` gives (B, H, T, E). After `attend`, `forward` does the reverse, and a fourth
-# map joins what the heads have found. The argument `context` is what the words look at: their own sentence, or another one.
+# wide, and the numbers in these maps are learned. The result is split into shorter pieces, one for each head. After
+# attention the pieces are merged, and a fourth map joins what the heads have found. `context` is what the words look
+# at, their own sentence or another.
 
 # %% id="heads-drawn" tags=["hide-input"]
 # Drawing: vectors cut into heads
@@ -269,15 +270,14 @@ class Attention(nn.Module):
         q, k, v = self.query(x), self.key(context), self.value(context)
         found, weights = attend(self.cut(q), self.cut(k), self.cut(v), mask)
         self.weights = weights.detach()  # only for our pictures
-        return self.output(found.transpose(1, 2).flatten(2))  # the picture, back
+        return self.output(found.transpose(1, 2).flatten(2))  # merge; fourth map
 
-    def cut(self, t):  # (B, T, d_model) -> (B, H, T, E), as in the picture
+    def cut(self, t):  # split: (B, T, d_model) -> (B, T, H, E) -> (B, H, T, E)
         return t.unflatten(-1, (self.n_heads, -1)).transpose(1, 2)
 
 
 # %% [markdown] id="block-text"
-# Now one layer, also called a *block*. The residual stream is `x`. Attention and the feed-forward network each read it
-# through a norm, and add what they find.
+# Now one layer, also called a *block*. The residual stream is `x`.
 
 # %% id="layer-drawn" tags=["hide-input"]
 # Drawing: one layer and its stream
@@ -294,7 +294,7 @@ class Layer(nn.Module):
         self.attention_norm = nn.LayerNorm(d_model)
         self.feed_forward = nn.Sequential(
             nn.Linear(d_model, 4 * d_model),
-            nn.GELU(),  # keeps large numbers, and makes negative ones nearly 0
+            nn.GELU(),  # keeps large numbers; very negative ones become nearly 0
             nn.Linear(4 * d_model, d_model),
         )
         self.feed_forward_norm = nn.LayerNorm(d_model)
@@ -340,8 +340,8 @@ class Stack(nn.Module):
 
 
 # %% [markdown] id="gpt-text"
-# And this is the whole GPT: vectors, layers, and a linear map to one number for each word of the vocabulary. These
-# numbers are called *logits*; a softmax will turn them into probabilities.
+# And this is the whole GPT: vectors, layers, and a linear map to one number for each word of the vocabulary. These are
+# the *logits*; a softmax turns them into probabilities.
 
 
 # %% id="gpt"
@@ -385,7 +385,7 @@ print(len(ENGLISH), "tokens in the vocabulary,", len(text), "tokens of text")
 #
 # Change all parameters a little so that the loss falls, and begin again.
 #
-# Before it has learned anything, a blind guess gives each of the 36 tokens 1/36, so the first loss should be near
+# An untrained model guesses blindly and gives each of the 36 tokens about 1/36, so the first loss should be near
 # $-\ln(1/36) = 3.58$. If yours is far above, your model is already sure of the wrong words.
 #
 # In the code, `begin[:, None] + torch.arange(LENGTH + 1)` is a table of positions, a row for each piece, and `text[…]`
@@ -431,7 +431,8 @@ show(
 )
 
 # %% [markdown] id="write-text"
-# Does it write? Writing is a loop: predict the next word, append it, predict again.
+# Writing is a loop. The model reads at most the last 24 words, and the next word is drawn at random, by the
+# probabilities that the model gives.
 
 # %% id="loop-drawn" tags=["hide-input"]
 # Drawing: the loop of writing
@@ -444,9 +445,9 @@ def write(words, n_words, generator):
     """Continue a list of words by n_words more."""
     tokens = torch.tensor([[number[word] for word in words]])
     for _ in range(n_words):
-        logits = model(tokens[:, -LENGTH:].to(device))[0, -1].cpu()  # at the end
+        logits = model(tokens[:, -LENGTH:].to(device))[0, -1].cpu()  # of the next word
         chosen = torch.multinomial(logits.softmax(dim=-1), 1, generator=generator)
-        tokens = torch.cat([tokens, chosen[None]], dim=1)
+        tokens = torch.cat([tokens, chosen[None]], dim=1)  # chosen[None]: (1, 1)
     return [ENGLISH[token] for token in tokens[0]]
 
 
@@ -455,8 +456,8 @@ text_written = " ".join(write(["."], 90, torch.Generator().manual_seed(1)))
 print("\n".join(text_written.split(" . ")[:6]).removeprefix(". "))
 
 # %% [markdown] id="written-text"
-# They read like English, if a strange one. A program that knows the grammar counts how many are right. Verbs must agree
-# with their subject (*the queen paints*, *the queens paint*), and so must a *reflexive*, a word like *herself*.
+# They read like rather odd English. A program that knows the grammar counts how many are right. Verbs must agree with
+# their subject (*the queen paints*, *the queens paint*), and so must a *reflexive*, a word like *herself*.
 
 # %% id="written-counted" tags=["hide-input", "atol:0.06"]
 # Count: how many of 200 sentences that it writes are right
@@ -471,9 +472,9 @@ for name, some in (("that it wrote", written), ("that it had never read before",
 # %% [markdown] id="guess-text"
 # But does it do what you did with the queen, or only know which words often occur together?
 #
-# **Predict.** How likely are *herself*, *himself* and *themselves* after this sentence? Write your guess, and run the
-# three cells below. Then change the sentence, say to *the king near the queen paints* or *the queens near the king
-# paint*, and run them again.
+# **Predict.** How likely will the model find *herself*, *himself* and *themselves* after this sentence? Write your
+# guess, and run the three cells below. Then change the sentence, say to *the queens near the king paint*, and run them
+# again.
 
 # %% id="guess"
 sentence = "the queen near the king paints"  # later yours, in words of ENGLISH
@@ -511,7 +512,8 @@ axes.set(ylabel="", xlabel="")
 show(
     axes.figure,
     alt="Eight rows of weights, one for each head of the two layers, over the words of the sentence. "
-    "The heads differ: some look at the last word itself, some spread over the sentence, some look at the subject.",
+    "The heads differ: some look at the last word itself, some spread over the sentence, one looks almost only at the "
+    "subject.",
     caption=f"Head {names[best]} puts {rows[best, subject]:.0%} of its weight on “{words[subject]}”. After another "
     "training it may be another head.",
 )
@@ -551,9 +553,10 @@ for name, right in rows.items():
     print(f"{name:20} right in {right / len(tests):.2f} of 500 sentences")
 
 # %% [markdown] id="look-more"
-# Some heads look at the subject, others at the other person. What does the model need? In the same 500 sentences the
-# mask hides the subject from the last position, in both layers: each could read it. The words in between still may, and
-# could hand it on. Then, as a control, we hide the other person.
+# In our run, one head looked at the subject and two at the other person. What does the model need? In the same 500
+# sentences the mask hides the subject from the last position, in both layers, because the position could read it in
+# either. The words in between may still look at the subject, and could pass it on. Then, as a control, we hide the
+# other person.
 
 
 # %% id="hidden" tags=["hide-input", "atol:0.1"]
@@ -576,15 +579,15 @@ print(f"the subject hidden       right in {right_without(0):.2f} of 500 sentence
 print(f"the other person hidden  right in {right_without(-1):.2f} of 500 sentences")
 
 # %% [markdown] id="hidden-text"
-# Without the subject, the model did about as well as the verb alone allows, in seven of eight training runs; in the eighth
-# it was right in 0.86. Without the other person, it did as well as before: only hiding the subject hurts.
+# Without the subject, the model did about as well as the verb alone allows, in seven of eight training runs; in the
+# eighth it got 86% right. Without the other person, it did as well as before: only hiding the subject hurts.
 #
 # <details><summary>Evidence: eight training runs, one of them different</summary>
 #
-# A training run begins from random numbers, drawn from a *seed*. With five seeds, the share of right answers was 0.73 to
-# 0.78 without the subject, and 1.00 without the other person (`python benchmarks/claims.py overview`). Three more seeds
-# gave 0.77, 0.74 and 0.86 without the subject. The 0.86 is more than the verb allows. Perhaps the
-# words in between, which could still read the subject, handed it on.
+# A training run begins from random numbers, drawn from a *seed*. With five seeds, the share of right answers was 0.73
+# to 0.78 without the subject, and 1.00 without the other person (`python benchmarks/claims.py overview`). Three more
+# seeds gave 0.77, 0.74 and 0.86 without the subject. The 0.86 is more than the verb allows. Perhaps the words in
+# between, which could still read the subject, handed it on.
 #
 # </details>
 #
@@ -643,10 +646,10 @@ class EncoderDecoder(nn.Module):
 
 
 # %% [markdown] id="numbers-text"
-# Its task is small but real: to translate German numbers into English. The tokens are the parts of the number words.
-# In German, 27 is *sieben · und · zwanzig*, seven-and-twenty, so the model cannot go from left to right; it has to
-# look across. It learns from the numbers below 1000, except for a hundred that are kept back for the test, 27, 28 and
-# 37 among them. It has read the same parts at the end of longer numbers such as 127, but never on their own.
+# Its task is to translate German numbers into English. The tokens are the parts of the number words. In German, 27 is
+# *sieben · und · zwanzig*, seven-and-twenty. The English words need another order, so the model has to look across. It
+# learns from the numbers below 1000, except for a hundred that are kept back for the test, 27, 28 and 37 among them. It
+# has read the same parts at the end of longer numbers such as 127, but never on their own.
 
 # %% id="numbers"
 pairs = [(number_parts(n, "de"), number_parts(n, "en")) for n in range(1000)]
@@ -658,7 +661,7 @@ parts = sorted({part for pair in pairs for words in pair for part in words})
 code = {part: i + 3 for i, part in enumerate(parts)}  # 0 to 2 are PAD, START, END
 
 
-def encoded(texts, start=()):  # lists of words -> one tensor (B, longest), filled up
+def encoded(texts, start=()):  # words -> numbers, END, then PAD to (B, longest)
     rows = [[*start, *(code[word] for word in words), END] for words in texts]
     longest = max(map(len, rows))
     return torch.tensor([row + [PAD] * (longest - len(row)) for row in rows])
@@ -695,11 +698,12 @@ for step in range(400):
 def translate(texts):
     source = encoded(texts).to(device)
     target = torch.full((len(texts), 1), START, device=device)
+    # until every row holds an END, or 14 tokens are written
     while target.size(1) < 15 and not (target == END).any(dim=1).all():
         logits = translator(source, target)[:, -1]  # (B, vocab_size)
         target = torch.cat([target, logits.argmax(dim=-1, keepdim=True)], dim=1)
-    rows = [[*row, END] for row in target[:, 1:].tolist()]
-    rows = [row[: row.index(END)] for row in rows]  # up to the first sign for the end
+    rows = [[*row, END] for row in target[:, 1:].tolist()]  # END, if it wrote none
+    rows = [row[: row.index(END)] for row in rows]  # up to the first END
     return [[parts[token - 3] for token in row] for row in rows]
 
 
@@ -727,7 +731,7 @@ print(f"{sum(right) / len(right):.2f} of {len(right)} unseen numbers are entirel
 # %% [markdown] id="crossing-answer"
 # In 27 the first German part decides the last English word, and the last German part decides the first English word.
 # Longer numbers cross only in part: in *ein · hundert · drei · und · zwanzig*, only *drei* and *zwanzig* swap sides.
-# Nobody wrote a rule for this. And the cross-attention of the last layer looks where you would look:
+# Nobody wrote a rule for this. The cross-attention of the last layer looks where you would look:
 
 # %% id="crossing-drawn" tags=["hide-input", "picture:10"]
 # Figure: cross-attention between a German and an English number
@@ -735,14 +739,15 @@ german, english = pairs[27]
 with torch.no_grad():
     translator(encoded([german]).to(device), encoded([english], [START])[:, :-1].to(device))
 weights = translator.decoder.layers[-1].cross_attention.weights[0].mean(dim=0).cpu()  # (T, S), the heads' mean
-axes = attention_map(weights[:-1], queries=english, keys=[*german, "(end)"])  # without the row that writes the end
-axes.set(xlabel="German", ylabel="English")
+steps = [f"{read} → {word}" for read, word in zip(["start", *english], english, strict=False)]
+axes = attention_map(weights[:-1], queries=steps, keys=[*german, "(end)"])  # without the row that writes the end
+axes.set(xlabel="German", ylabel="English: read → written")
 show(
     axes.figure,
     alt="Cross-attention of the last layer, mean of its heads. While twenty is written most weight lies on zwanzig, the "
     "last German part; while seven is written it lies on sieben, the first one.",
     caption="Mean of the four heads. For “twenty” the model looks at the last German part, for “seven” at the first: "
-    "the order is turned round.",
+    "the order is reversed.",
 )
 
 # %% [markdown] id="same-text"
@@ -753,8 +758,8 @@ show(
 #
 # </details>
 #
-# Both models are small, but they are the real thing. `course_lib`, the library of this course, is checked against
-# PyTorch and `transformers`. With the same parameters, its models give the same logits:
+# Both models are small, but complete. `course_lib`, the library of this course, is tested against PyTorch's own
+# Transformer. With the same parameters, its models give the same logits as yours:
 
 # %% id="same" tags=["hide-input"]
 # Check: with the same parameters, course_lib's models give the same logits
@@ -888,15 +893,15 @@ print("the largest difference between two logits is", "below 0.0001" if gap < 1e
 # |---|---|---|
 # | [01 Attention](01_attention.ipynb) | How does a word choose what to read? | attention with masks, your own |
 # | [02 Multi-head](02_multi_head.ipynb) | How can it look at two words at once? | a multi-head layer, and a way to see what heads do |
-# | [03 Positions](03_positional_encoding.ipynb) | How does it know the order? | four ways to tell it, and a test of each |
+# | [03 Positions](03_positional_encoding.ipynb) | How does it know the order? | five ways to tell it, compared on the same tasks |
 # | [04 Encoder](04_encoder.ipynb) | What makes a stack of layers trainable? | an encoder that judges sentences |
 # | [05 Decoder](05_decoder.ipynb) | How does it write? | a decoder, a GPT, sampling, a cache |
 # | [06 Training](06_training.ipynb) | How does it learn, and why does it sometimes not? | a translator, from strings to a checkpoint |
 # | [07 Variants](07_variants.ipynb) | What are BERT, GPT-2, T5, Llama and ViT? | all of them as settings of one layer |
 # | [08 Scaling](08_scaling.ipynb) | What does it cost, and what does more buy? | counts of work and memory, a scaling law |
 #
-# **The full course**: the chapters in order, with their exercises. Most chapters take two evenings, and each names a good
-# place to stop.
+# **The full course**: the chapters in order, with their exercises. Most chapters take two evenings, and each names a
+# good place to stop.
 #
 # <details><summary>The idea alone, in two and a half hours</summary>
 #

@@ -14,7 +14,7 @@ from coursework.pictures.style import palette
 def attention_by_hand(
     reader: str, query: Sequence[float], words: Sequence[str], keys: Sequence[Point], values: Sequence[Point]
 ) -> Drawing:
-    """One query, a few keys and values of two numbers each, and every step from them to what the reader takes along.
+    """One query, a few keys and values of two numbers each, and every step from them to what the reader collects.
 
     Args:
         reader: the word that looks.
@@ -34,7 +34,7 @@ def attention_by_hand(
         130 + 48 * len(rows),
         alt=f"Attention by hand. The word {reader} asks with the query {point(query)}. {said}. The weighted sum of the "
         f"values is {point(taken)}.",
-        caption="Score: query times key, divided by √2. Weight: the softmax of the scores. Taken along: the sum of "
+        caption="Score: query times key, divided by √2. Weight: the softmax of the scores. Collected: the sum of "
         "weight times value.",
     )
     picture.text((20, 30), f"“{reader}” asks with its query", anchor="start")
@@ -62,7 +62,7 @@ def attention_by_hand(
     bottom = 108 + 48 * len(rows)
     picture.line([(570, 108), (570, bottom), (538, bottom)], colour=palette.output, width=3)
     picture.box((480, bottom), (110, 34), point(taken), colour=palette.output)
-    picture.text((410, bottom), f"“{reader}” takes along", anchor="end", colour=palette.output)
+    picture.text((410, bottom), f"“{reader}” collects", anchor="end", colour=palette.output)
     return picture
 
 
