@@ -9,7 +9,7 @@ import typer.main
 from notebook_files import FOLDER, NOTEBOOKS, SOURCES, name
 
 from coursework.cli import app
-from coursework.desk.chapters import PLAYING, WORDS_PER_MINUTE, total_minutes
+from coursework.desk.chapters import PICTURE, PLAYING, WORDS_PER_MINUTE, total_minutes
 from coursework.desk.notebooks import read_notebook
 from coursework.exercises import registry
 
@@ -77,7 +77,8 @@ def test_the_beginning_says_who_what_how_long_and_shows_it():
 
 
 def test_it_counts_the_exercises():
-    spent = f"{WORDS_PER_MINUTE} words or a picture a minute, the exercises' own minutes and {PLAYING} for playing"
+    reading = f"{WORDS_PER_MINUTE} words a minute and {PICTURE} minutes a picture"
+    spent = f"{reading}, the exercises' own minutes and {PLAYING} for playing"
     assert f"{spent}; {len(registry.places())} exercises in all" in " ".join(README.split())
 
 

@@ -11,9 +11,9 @@ from coursework.desk.notebooks import Cell, DamagedNotebook, exercise_of, read_n
 from coursework.desk.store import Desk
 from coursework.exercises import registry
 
-WORDS_PER_MINUTE = 120
+WORDS_PER_MINUTE = 100
 LINES_PER_MINUTE = 10
-PICTURE = 1
+PICTURE = 1.5
 """Minutes for what a folded cell shows, a figure or a table."""
 PLAYING = 10
 """Minutes for predictions, explorers and changes of one's own. The four numbers fit readers who were timed."""

@@ -198,16 +198,16 @@ def test_status_has_a_line_for_each_chapter_with_the_time_of_a_person(chapter: P
     )  # 01 to 08, and 02 heads
 
 
-def test_a_person_reads_120_words_10_lines_of_code_or_a_picture_a_minute() -> None:
+def test_a_person_reads_100_words_or_10_lines_of_code_a_minute_and_a_picture_in_one_and_a_half() -> None:
     text = course_cell(
-        "markdown", "text", "word " * 600 + "<details><summary>More</summary>" + "word " * 600 + "</details>"
+        "markdown", "text", "word " * 500 + "<details><summary>More</summary>" + "word " * 600 + "</details>"
     )
     prompt = course_cell("markdown", "prompt", cells.prompt_markdown(registry.get(BUILD)))
     code = course_cell("code", "code", "x = 1\n" * 20)
     folded = course_cell("code", "folded", "x = 1\n" * 20)
     folded["metadata"]["jupyter"] = {"source_hidden": True}
     found = [text, prompt, code, folded]
-    assert reading_minutes(found) == pytest.approx(8, abs=0.1)
+    assert reading_minutes(found) == pytest.approx(8.5, abs=0.1)
     assert total_minutes([text]) == pytest.approx(5 + PLAYING, abs=0.1)
     assert [duration(minutes) for minutes in (0, 59, 60, 125)] == ["0 min", "59 min", "1 h", "2 h 5 min"]
 

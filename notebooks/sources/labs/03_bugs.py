@@ -174,7 +174,7 @@ prove("exhibit 3: mixed rotary layouts are caught by the law of the same source"
 
 # %% [markdown] id="museum-relative-text"
 # Why does the law of the moved text not notice it? Because each layout by itself is right: with either of them a score
-# depends on the distance alone. Only a comparison with the program that trained the model can tell.
+# depends on the offset alone. Only a comparison with the program that trained the model can tell.
 #
 # ## 4 and 5 Turned values, and turned too early
 #
