@@ -283,7 +283,7 @@ def _picture(site: Site, name: str) -> str:
 LATER_TERMS = """
 multi-head attention, residual connection, layer normalisation, RMSNorm, post-norm, pre-norm, rank collapse,
 equivariance, masked-language pre-training, fine-tuning, autoregressive, greedy, shift right, teacher forcing,
-exposure bias, key–value cache, top-k, top-p, min-p, beam search, length penalty, byte-pair encoding,
+exposure bias, key–value cache, top-k, top-p, beam search, length penalty, byte-pair encoding,
 loss per token, perplexity, SGD, Adam, AdamW, Muon, weight decay, warm-up, checkpoint, BLEU, over-fitting,
 mixture of experts, router, LoRA, latent attention, scaling law, roofline, isoFLOP, activation patching, probe, hook,
 forget gate, position interpolation, rejection sampling, verifier, bfloat16"""
