@@ -52,7 +52,7 @@ torch.set_num_threads(1)
 # For a computer this is a problem. It begins with one list of numbers for each word, a **vector**. The vector of
 # *herself* is the same in every sentence: some female being, and no more. Only another word says which one. So there
 # must be a step in which *herself* collects something from the other words, and it must collect from the right one.
-# That step is **attention**.
+# **Attention** is such a step.
 
 # %% id="herself-drawn" tags=["hide-input"]
 # Drawing: what "herself" should take from the others
@@ -451,11 +451,11 @@ print("English reads German:", tuple(found.shape))
 # %% [markdown] id="root"
 # ## 3 Why divide by √d_k
 #
-# **A dot product adds up one term for each number in a query. So wide queries give large dot products, and these make
-# the softmax give nearly everything to one word, before anything is learned.** How large do they become? We measure it
-# by the *standard deviation*, which says how far random numbers spread around their mean. Its square is the *variance*.
-# The product of two independent random numbers with mean 0 and variance 1 has variance 1 again. When independent terms
-# are added, their variances add up.
+# **A dot product adds up one term for each number in a query. So wide queries give large dot products, and these can
+# make the softmax give nearly everything to one word, before anything is learned.** How large do they become? We
+# measure it by the *standard deviation*, which says how far random numbers spread around their mean. Its square is the
+# *variance*. The product of two independent random numbers with mean 0 and variance 1 has variance 1 again. When
+# independent terms are added, their variances add up.
 
 # %% exercise="score_spread"
 
@@ -539,12 +539,13 @@ for d_k, least, most in ((256, 0.45, 0.6), (1024, 0.65, 0.85)):
     prove(f"at width {d_k}, {least} to {most} of the queries keep less than a tenth of the usual gradient", lost)
 
 # %% [markdown] id="root-verdict"
-# So without the division many queries lose their gradient: at width 256 about half of them keep less than a tenth of
-# what is usual with it. If nearly all the weight lies on one word, a small change of the scores hardly moves it, and
-# where nothing moves there is nothing to learn from.
+# So without the division many of these queries lose their gradient: at width 256 about half of them keep less than a
+# tenth of what is usual with it. If nearly all the weight lies on one word, a small change of the scores hardly moves
+# it, and where nothing moves there is nothing for queries and keys to learn from.
 #
 # Does it matter for learning? In a wide head it does. On a small look-up task, after 100 steps of training, five heads
-# of width 256 got 0.99 or more of the answers right with the division, and between 0.08 and 0.97 without it.
+# of width 256 got 0.99 or more of the answers right with the division, and between 0.08 and 0.97 without it. They start
+# with larger matrices than `nn.Linear` makes; with its own, less is lost on average.
 #
 # <details><summary>Evidence: how many queries lose their gradient, the task, and a model that does not divide</summary>
 #
@@ -555,8 +556,9 @@ for d_k, least, most in ((256, 0.45, 0.6), (1024, 0.65, 0.85)):
 # with it. It is trained for 100 steps, with the division and without. The *learning rate* says how large a step of
 # training is. Five of them were tried for each line of the figure, and the best one is shown.
 #
-# All this holds because our queries and keys start with variance 1. A model can also start with smaller matrices and
-# leave the division out; T5 does so (Raffel et al. 2020).
+# All this holds because our queries and keys start with a variance near 1; in the task, keys start with about 2,
+# because each is made from a sum of two vectors. `nn.Linear` starts lower. A model can also start with smaller matrices
+# still and leave the division out; T5 does so (Raffel et al. 2020).
 #
 # </details>
 
@@ -873,7 +875,8 @@ prove(
 # %% [markdown] id="reach-says"
 # The RNN and the LSTM get almost no signal from distant words. This is no law of recurrence: [a
 # lab](labs/01_reach.ipynb) starts an LSTM so that it keeps the signal. Attention needs no such care: its path is one
-# step long, and its gradient does not fall with the distance.
+# step long, and its gradient does not fall with the distance. But all words share it: the longer the text, the less for
+# each. And a trained head passes it mostly to the words that it reads.
 
 # %% [markdown] id="cost"
 # ### 6.2 The price
@@ -908,8 +911,8 @@ show(
     ),
     alt="Operations of one layer against the length n from 128 to 131,072, both axes logarithmic. The linear maps grow "
     "with n; comparing and collecting grows with n squared, starts far below and crosses them at 4,608 words.",
-    caption="For short texts the linear maps are the larger part. Beyond 4,608 words the comparisons are, and "
-    "they are what makes long texts expensive.",
+    caption="For short texts the linear maps are the larger part. Beyond 4,608 words (at d = 768) the comparisons are, "
+    "and they are what makes long texts expensive.",
 )
 
 # %% id="cost-proof" tags=["hide-input"]
@@ -1074,9 +1077,10 @@ for hide in dict.fromkeys(yours):  # each word once
     print(f"without {hide:7} {answer} {chances.max():.2f}, most weight on {most}")
 
 # %% [markdown] id="hide-says"
-# In the run printed here every word can be hidden, even *queen*. Nothing is broken: the weight then goes to *near*, and
-# what *near* hands over also gives *herself*. Exchange *queen* and *king*: without the king the answer is *herself*
-# again, and now it is wrong. So this head does not need the woman, although nearly all of its weight lies on her.
+# In the run printed here every word can be hidden, even *queen*. (*Paints* is hidden only from being read; it still
+# asks.) Nothing is broken: without *queen* the weight goes to *near*, and what *near* hands over also gives *herself*.
+# Exchange *queen* and *king*: without the king the answer is *herself* again, and now it is wrong. So this head does not
+# need the woman, although nearly all of its weight lies on her.
 #
 # One training run proves little. The next figure shows five, with different *seeds*, and two controls: a model without
 # position vectors, and one whose weights are always even. With the subject hidden, each head still gets one of
@@ -1202,13 +1206,20 @@ for one in both:
     word = one["tokens"][-3]
     print(f"too {word}: this head: animal {of_head[0]:.2f}, street {of_head[1]:.2f};", end=" ")
     print(f"more on animal than on street: {more} of 72 heads")
+at = [[one["tokens"].index(word) for word in ("animal", "street")] for one in both]
+prefers = [[row[animal] > row[street] for row in one["it"]] for one, (animal, street) in zip(both, at)]
+changes = list(zip(*prefers))  # of each head: more on animal with tired, and with wide?
+prove(
+    "four heads change to street, and four to animal", changes.count((True, False)) == changes.count((False, True)) == 4
+)
 of_all = [tokens[best] for best in weights_read.argmax(dim=-1).tolist()]
 print(f"the whole map above: animal has the largest weight in {of_all.count('animal')} of {len(tokens)} rows")
 
 # %% [markdown] id="real-map-reading"
 # This head did not follow the meaning. It reads *animal* in both cases. Of all 72 heads, the same number prefers
-# *animal* in each sentence. And in nine of the fifteen rows of the whole map, not only in that of *it*, *animal* has
-# the largest weight.
+# *animal* in each sentence, but not the same heads: with *wide*, four change to *street*, as the meaning does, and four
+# to *animal*. And in nine of the fifteen rows of the whole map, not only in that of *it*, *animal* has the largest
+# weight.
 #
 # So how far can you trust a map? It tells you exactly how the values were mixed, in this head, in this layer. It does
 # not tell you *why*, nor what the answer depends on: later layers mix again, a value may not matter, and other weights
@@ -1283,15 +1294,15 @@ for word, row in zip(mine, weights):
 # <details><summary>1. Why does a word have three vectors, and not only one?</summary>
 #
 # Because what it looks for, what it can be found by, and what it hands over are three different things. If all were the
-# same, a word would mostly fit itself best, and reading would always be mutual (1.4).
+# same, a word would mostly fit itself best, and two words would always give each other the same score (1.4).
 #
 # </details>
 #
 # <details><summary>2. Queries are 256 wide and nobody divides by √d_k. What happens at the start of
 # training?</summary>
 #
-# The dot products have a spread of 16, one word takes most of the weight, and about half of the rows keep less than a
-# tenth of the gradient. The head learns slowly (3).
+# If queries and keys start with variance 1, the dot products have a spread of 16, one word takes most of the weight,
+# and about half of the rows keep less than a tenth of the gradient. The head learns slowly (3).
 #
 # </details>
 #

@@ -397,9 +397,9 @@ print("ok: the output is the sum of the heads' parts")
 
 # %% [markdown] id="sum-of-heads-says"
 # Narrow heads have a price. Say that E is 2. Then a query or a key holds two numbers. If the first tells how much a token
-# is like a person, and the second how much it is like a verb, this head cannot tell *queen* from *king*. Each of the two
-# numbers is the dot product of the token's vector with a column of D factors. It says how far the vector reaches in the
-# *direction* of that column, so a head compares tokens in only E directions.
+# is like a person, and the second how much it is like a verb, this head cannot choose between *queen* and *king*, though
+# their values may differ. Each of the two numbers is the dot product of the token's vector with a column of D factors.
+# It says how far the vector reaches in the *direction* of that column, so a head compares tokens in only E directions.
 
 # %% [markdown] id="multi-head-text"
 # Now put the parts together: three products, split, attention, merge, and the output matrix. For the attention inside,
@@ -537,7 +537,8 @@ prove("plain PyTorch takes it", torch.zeros(3, H, 5, 5).masked_fill(~full, -math
 #
 # The scores now have four axes, (B, H, T, S), and broadcasting lines shapes up *from the right*. So a *causal* mask fits
 # as it is, with its shape (T, S), and a *padding* mask fits as (B, 1, 1, S). If each head gets a mask of its own, so that
-# one may look only nearby and another everywhere, the mask has shape (1, H, T, S).
+# one may look only nearby and another everywhere, the mask has shape (1, H, T, S). Our masks say True
+# for *may be looked at*; the boolean masks of `nn.MultiheadAttention` say True for *hidden*.
 #
 # The trap is a full mask for each sentence, in shape (B, T, S).
 
@@ -605,7 +606,8 @@ show(
 
 # %% [markdown] id="cost-says"
 # The matrix products cost the same, because each head works on fewer numbers. Only scaling and softmax, which treat every
-# score of every head, have more to do. But H heads have H weight maps, and the memory grows with them.
+# score of every head, have more to do. But H heads have H weight maps, and where these are stored, the memory grows
+# with them.
 #
 # <details><summary>How the operations are counted</summary>
 #
@@ -697,14 +699,16 @@ testing.assert_cache_consistent(lambda x: few(x, causal=True), step_by_step, tor
 # What does it cost? The papers report a small loss in quality. Sharing also saves parameters, as the key and value maps
 # get narrower. It does not save scores: each query head still compares with every token.
 #
-# A good place to stop: you know what heads cost, and you have written the sharing that cuts Llama's cache to a quarter.
+# A good place to stop: you know what heads cost, and you have written the sharing that cuts the cache of Llama 3 8B to
+# a quarter.
 
 # %% [markdown] id="roles"
 # ## 5 What heads do
 #
 # What do heads look at in sentences? We train a small language model, `reader`, on the English of the overview, in which
 # somebody sees, hears or paints somebody. It has two layers of four heads. To end *the queen near the king paints …* with
-# *herself*, and not with *himself*, it has to find out who the subject is.
+# *herself*, and not with *himself*, it has to find the subject. Here that is always the person named first, so a head
+# that looks there need not know more.
 
 # %% id="english-model" tags=["hide-input"]
 # Training: two layers of four heads, 500 steps on the small English
@@ -1047,7 +1051,7 @@ prove("1, 1 and 36 of 72 heads give more than half to the token before, the toke
 #
 # What comes next? You say Q, because last time Q came after K. You looked for an earlier K and took what followed it.
 # Names work like this, too: once *Ada Lovelace* has been mentioned, the next *Ada* is probably followed by *Lovelace*. A
-# head that does this is called an **induction head** (Olsson et al. 2022).
+# head that does this is called an **induction head** (Elhage et al. 2021; Olsson et al. 2022).
 #
 # A single attention layer gets stuck. The last K can find an earlier K, but the letter that it needs is one position
 # further on. It wants *the one that came after K*, and the key of Q says only that it is a Q.

@@ -124,7 +124,7 @@ EXERCISE = Exercise(
 heads of keys and values, H a multiple of G. Neighbouring query heads share: with H = 6 and G = 2, query heads 0, 1,
 2 read key/value head 0 and heads 3, 4, 5 read head 1. G = 1 is multi-query attention, G = H the usual form. PyTorch
 repeats along an axis with `repeat_interleave`, in the order 0, 0, 1, 1, or with `repeat`, in the order 0, 1, 0, 1.""",
-    why="""Llama, Mistral and many others keep fewer key/value heads than query heads, because keys and
+    why="""Llama 3, Mistral and many others keep fewer key/value heads than query heads, because keys and
 values are what the cache stores. Published weights rely on the order of the sharing; the wrong order runs and gives
 nonsense.""",
     difficulty=3,

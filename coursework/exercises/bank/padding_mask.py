@@ -115,8 +115,8 @@ EXERCISE = Exercise(
 with `pad_id`, which may be any id and may stand at the start as well as at the end. Return a boolean mask of shape
 `(B, 1, 1, S)`, True = may attend. It broadcasts to `(B, H, T, S)`: the same keys are hidden from every head and
 query.""",
-    why="""Sentences in a batch have different lengths. Without this mask the padding takes part in every average, and
-the answer for a sentence depends on how long its neighbours in the batch are.""",
+    why="""Sentences in a batch have different lengths. Without this mask, and without a causal one, the padding takes
+part in every average, and the answer for a sentence depends on how long its neighbours in the batch are.""",
     difficulty=2,
     minutes=5,
     reference=padding_mask,
