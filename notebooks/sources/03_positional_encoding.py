@@ -336,8 +336,8 @@ show(
 # %% [markdown] id="rotation-says"
 # ### 2.6 A step forward is a turn
 #
-# The authors chose sines for one more property. Moving three positions forward turns each hand by three times its
-# speed.
+# Sines have one more property, and for this one the authors chose them. Moving three positions forward turns each hand
+# by three times its speed.
 
 # %% id="step-drawn" tags=["hide-input"]
 # Drawing: three positions forward, from two positions
@@ -393,7 +393,7 @@ PositionExplorer(positions.frequencies(12), position=5, shift=3)
 #
 # <details><summary>Do the positions drown the words?</summary>
 #
-# The numbers of a position are about as large as 1, and those of a word often start near $1/\sqrt{d_{model}}$. The paper
+# The numbers of a position are about 0.7 large, and those of a word often start near $1/\sqrt{d_{model}}$. The paper
 # multiplies the words by $\sqrt{d_{model}}$ before adding; it gives no reason, but then both are of a similar size.
 #
 # </details>
@@ -506,8 +506,8 @@ drawings.rotary_hands().show()
 # \begin{pmatrix} \cos p\,\theta_i & -\sin p\,\theta_i \\ \sin p\,\theta_i & \cos p\,\theta_i \end{pmatrix}
 # \begin{pmatrix} a \\ b \end{pmatrix} \qquad \theta_i = 10000^{-2i/d_{head}}$$
 #
-# $d_{head}$ is the width of one head, and $i$ runs from 0 to $d_{head}/2 - 1$. The 10000 is a setting, the *base*. In
-# code, for a single pair:
+# Here $d_{head}$ is the width of one head, and $i$ runs from 0 to $d_{head}/2 - 1$. The 10000 is a setting, the *base*.
+# In code, for a single pair:
 
 
 # %% id="turn-pair"
@@ -895,7 +895,7 @@ show(
 # have practised with it. The model with shifted sinusoids has, and reaches 0.95 to 1.00.
 #
 # Rotary positions and T5's buckets know only the offset, here simply the distance back. Distance 3 was practised very
-# well. Still they reach only 0.54 to 0.60. Why?
+# well. Still they reach only 0.54 to 0.60, and at other rates that solve the task inside, 0.44 to 0.71. Why?
 # %% [markdown] id="why-beyond"
 # ### 7.2 What goes wrong, and a control
 #
@@ -963,8 +963,8 @@ show(
 # <details><summary>Why do the shifted sinusoids survive?</summary>
 #
 # They meet the same new distances. But their vectors hold 16 clocks, and the query and key matrices of each head choose,
-# or mix, what its eight numbers take from them. A rotary head cannot choose: its four clocks are given. And where one
-# clock has come round, others have not. Shifted sinusoids with only the four speeds of our rotary head are right beyond
+# or mix, what its eight numbers take from them. A rotary head can weight its four clocks, but it has no others. And
+# where one clock has come round, others have not. Shifted sinusoids with only the four speeds of our rotary head are right beyond
 # in only 0.77 to 0.83 of the cases. So the number of clocks is part of the answer, but not all of it.
 #
 # A rotary model with one head has 16 clocks, too, and is right beyond in 0.84 to 1.00 of the cases; but with a learning
@@ -1094,8 +1094,10 @@ for arm in text_record.arms:
 #
 # </details>
 #
-# But a hidden key cannot be read. So people slow the clocks down: at a quarter of its speed, each clock shows at distance
-# 40 what it showed at distance 10 in training. The [lab on long texts](labs/03_long_context.ipynb) builds this repair.
+# But a hidden key cannot be read. And in large models the slow clocks, too, reach angles that training never showed. The
+# simplest repair slows all clocks down: at a quarter of its speed, each clock shows at distance 40 what it showed at
+# distance 10 in training. Later repairs spare the fast clocks. The [lab on long texts](labs/03_long_context.ipynb) builds
+# them.
 #
 # <details><summary>Do sinusoids let a model read longer texts than those of its training?</summary>
 #
@@ -1160,13 +1162,13 @@ for rotary in (False, True):
 #
 # ### The formulas on one card
 #
-# | scheme | what it does | learned numbers | beyond the trained length |
+# | scheme | what it does | learned numbers | beyond the trained length, in our one-layer models |
 # |---|---|---|---|
 # | none | only a causal mask tells positions apart | none | cannot find the token three back; on text loses little |
 # | sinusoidal | adds sin(p θᵢ) and cos(p θᵢ) to the words | none | fails, unless practised |
 # | learned | adds row p of a table to the words | one row for each position | fails; past the last row, an error |
 # | rotary | turns pair i of queries and keys by p θᵢ | none | distracted by far keys; on text loses most |
-# | ALiBi | lowers scores by slope · distance | none | hardly finds the token three back; on text loses little |
+# | ALiBi | lowers scores by slope · distance | none | after 300 steps, hardly finds the token three back; on text loses little |
 # | T5 buckets | adds the number of bucket(offset) to scores | one for each bucket and head | distracted by untrained buckets; on text, all trained, loses little |
 #
 # Here $\theta_i = 10000^{-2i/d}$ for $i = 0 \ldots d/2 - 1$, and $d$ is the width of a word's vector (sinusoids) or of a head
@@ -1179,7 +1181,7 @@ for rotary in (False, True):
 # | scheme | models | source |
 # |---|---|---|
 # | sinusoidal | the original Transformer | Vaswani et al. 2017, section 3.5 |
-# | learned table | BERT (512 rows), GPT-2 (1024 rows) | Devlin et al. 2018, Radford et al. 2019 |
+# | learned table | BERT (512 rows), GPT-2 (1024 rows) | Devlin et al. 2019, Radford et al. 2019 |
 # | relative buckets | T5 | Raffel et al. 2020, section 2.1 |
 # | rotary | Llama, Qwen, Mistral | Touvron et al. 2023, section 2.2; Bai et al. 2023, section 2.3; Mistral's published code |
 # | ALiBi | BLOOM, MPT | Le Scao et al. 2022; MosaicML 2023 |
@@ -1238,7 +1240,7 @@ for rotary in (False, True):
 #
 # - Vaswani et al. 2017, *Attention Is All You Need*, arXiv:1706.03762: sections 3.4 and 3.5, and table 3.
 # - Gehring et al. 2017, *Convolutional Sequence to Sequence Learning*, arXiv:1705.03122: section 3.1, learned positions.
-# - Devlin et al. 2018 (BERT), arXiv:1810.04805. Radford et al. 2019 (GPT-2), *Language Models are Unsupervised Multitask
+# - Devlin et al. 2019 (BERT), arXiv:1810.04805. Radford et al. 2019 (GPT-2), *Language Models are Unsupervised Multitask
 #   Learners*.
 # - Raffel et al. 2020 (T5), arXiv:1910.10683: section 2.1, and its published code for the buckets.
 # - Su et al. 2021, *RoFormer*, arXiv:2104.09864: section 3.2. Touvron et al. 2023 (Llama), arXiv:2302.13971. Bai et al.

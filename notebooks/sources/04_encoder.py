@@ -306,8 +306,8 @@ show(
 # them is still (4, −4).
 #
 # In the next figure the plus sign is the only change. The words become alike more slowly, but after twelve layers
-# they point nearly the same way after all, because a norm follows each plus sign and shrinks the old word. Section 5
-# moves the norm.
+# they point nearly the same way after all. Each sublayer adds about half as much as is there already, or more, and
+# attention adds much the same to all words. Section 5 moves the norm.
 
 # %% id="residual-by-hand" tags=["hide-input"]
 # Figure: such maps after 0, 1, 4 and 12 layers, with residual connections. Check: the numbers by hand
@@ -444,7 +444,7 @@ prove(
 #
 # ### 5.1 Before or after
 #
-# Where does the norm go? There are two answers.
+# Where does the norm go? There are two common answers.
 #
 # **Post-norm** is the order of 2017: first add, then norm the sum. The stack of section 3 was post-norm.
 #
@@ -475,8 +475,9 @@ drawings.norm_place("pre").show()
 # leave 0.71 · 0.71 = 0.5 of the word, and the 24 sublayers of twelve layers leave less than a thousandth. The rest is
 # what the sublayers have added: in a fresh stack, mixtures that are much the same for all words.
 #
-# In pre-norm the whole word arrives at the top, with everything else added to it. So the stream grows, and a pre-norm
-# stack has **one more norm at its end**.
+# In pre-norm the whole word arrives at the top, with everything else added to it. So the stream grows, but what is
+# added does not grow with it, because a sublayer reads normed numbers. And a pre-norm stack has **one more norm at
+# its end**.
 #
 # ### 5.2 Dropout
 #
@@ -796,9 +797,10 @@ show(
 )
 
 # %% [markdown] id="baselines-say"
-# This is section 2's question again: do two facts match? No linear map answers it. On triples it reaches 0.60,
-# because the last triple, such as *queen saw herself*, already holds a person and the last word together. But only in
-# one of seven sentences, as in our first, is this person the subject.
+# This is a larger form of section 2's question: do two facts match? No linear map answers it. On triples it reaches
+# 0.60, because the last triple, such as *queen saw herself*, holds the person before the verb and the last word. Where
+# this person fits, the sentence is more often **wrong**: only in one sentence of seven, as in our first, is it the
+# subject, and the exchange often puts a fitting person there.
 #
 # A network on counts gets to 0.87 at most. In *the old queen near the tall king saw herself*, the pair *queen near*
 # gives the subject away, because no other person stands before *near*. But *the old girls near the old woman near the
@@ -939,11 +941,12 @@ prove("about 0.01 in post-norm and 0.2 in pre-norm", last["post-norm"] < 0.015 a
 # Without residuals the queries and keys get next to nothing from about the fourth layer on, while the other weights
 # do get a gradient. What vanishes is the chance to learn **where to look**.
 #
-# With residuals the blue line falls less, and the words end less alike than without. In post-norm the norms shrink
-# what a word was (section 5.1), and the mean cosine ends above 0.98. In pre-norm it ends at about 0.8.
+# With residuals the blue line falls less, and the words end less alike than without. In post-norm each sublayer adds
+# a large part of what is there (section 3.2), and the mean cosine ends above 0.98. In pre-norm the stream outgrows what
+# is added, and it ends at about 0.8.
 #
-# Does training repair this? Each stack reads six letters, such as *c a f f b e*, and has to write them backwards: *e
-# b f f a c*.
+# Does training repair this? Each stack, now with positions and with F = D, reads six letters, such as *c a f f b e*,
+# and has to write them backwards: *e b f f a c*.
 
 # %% id="record-agrees" tags=["hide-input"]
 # Figure: how well the stacks learn to write six letters backwards, recorded
@@ -998,10 +1001,11 @@ show(
 # %% [markdown] id="deep-says"
 # Of our three stacks only pre-norm has learned the task. Post-norm's score is that of someone who is told *which*
 # letters there are, but not *where*. We tried two cures. With a **warm-up** the learning rate starts near 0 and rises
-# during the first 100 steps. It cures nothing: the score stays near 0.36.
+# during the first 100 steps. At the better of two rates it changes nothing in 300 steps: the score stays near 0.36.
 #
-# Starting weights as **small** as BERT's, about 0.02, do cure it. Each sublayer then adds little at first, the norm
-# takes little of the old word away, and the words stay apart.
+# Starting weights as **small** as BERT's, about 0.02, do cure it. At our width this is a sixth of Xavier's size, at
+# BERT's about half. Each sublayer then adds little at first, the norm takes little of the old word away, and the words
+# stay apart.
 #
 # The lab on [depth](labs/04_depth.ipynb) takes these causes apart.
 #
@@ -1127,7 +1131,7 @@ show(
 #
 # </details>
 #
-# *A good place to stop. Your encoder has learned from a text without labels.*
+# *A good place to stop. Your encoder has learned from right sentences, and the loss used no labels.*
 
 # %% [markdown] id="whose-line-text"
 # ## 10 Whose line is it?
@@ -1221,9 +1225,9 @@ show(
 
 # %% [markdown] id="lines-say"
 # Your encoder names the right speaker for about three lines in four. The linear map, which knows nothing of the
-# order, is behind on each of five splits, but only by 0.003 to 0.016. In section 7 the order decided. Here the words
-# alone tell you most of it. **Which model is better is a question about the data**, so always try the simple rival
-# too.
+# order, is about as good: 0.003 to 0.016 behind, with rates that were chosen on these same lines. In section 7 the
+# order decided. Here the words alone tell you most of it. **Which model is better is a question about the data**, so
+# always try the simple rival too.
 #
 # ## 11 Your model reads
 #
@@ -1286,7 +1290,7 @@ for line in (my_line, "the people ask for bread and corn"):
 # <details><summary>3. A stack of 12 post-norm layers does not learn. What do you try?</summary>
 #
 # Measure how alike its words are at the start. If they are alike: smaller starting weights, or pre-norm (section 8). If
-# they are not alike: a lower rate, or a warm-up (section 8).
+# they are not alike: a lower rate, or a warm-up (the lab on [depth](labs/04_depth.ipynb)).
 #
 # </details>
 #

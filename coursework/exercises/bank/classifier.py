@@ -166,7 +166,7 @@ one vector for the sentence into one number for each answer, (B, n_answers).
 - `mean=True`: it is the mean of the vectors of all positions that do not hold `PAD`, including `[CLS]`.
 
 Each sentence has at least one word.""",
-    why="The first is BERT's way to judge a sentence, the second the usual way to compare sentences in a search.",
+    why="The first is BERT's way to judge a sentence, the second a common way to compare sentences in a search.",
     difficulty=2,
     minutes=8,
     reference=Classifier,

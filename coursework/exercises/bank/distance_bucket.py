@@ -14,9 +14,9 @@ def _compute():
 EXERCISE = Question(
     title="Which bucket",
     what="""A T5 encoder sorts distances into 32 buckets: 16 for keys that do not come later (buckets 0 to 15), 16 for
-later keys. Of each 16, the first 8 are for the distances 0 to 7, one by one. A distance d from 8 on falls into bucket
-8 + ⌊8 · ln(d / 8) / ln(128 / 8)⌋, at most 15. Which bucket does a key fall into that stands 40 positions **before** the
-query? You may let Python compute: `math.log` is ln, `math.floor` rounds down.""",
+later keys. Of each 16, the first 8 are for the distances 0 to 7, one by one (no later key has distance 0). A distance d
+from 8 on falls into bucket 8 + ⌊8 · ln(d / 8) / ln(128 / 8)⌋, at most 15. Which bucket does a key fall into that stands
+40 positions **before** the query? You may let Python compute: `math.log` is ln, `math.floor` rounds down.""",
     why="Buckets are how a trained table with 32 rows can serve any distance.",
     difficulty=2,
     minutes=3,

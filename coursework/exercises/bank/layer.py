@@ -179,7 +179,7 @@ EXERCISE = Exercise(
     what="""Write the `forward` of `Layer`: the pre-norm layer, $x \\leftarrow x + \\mathrm{Sublayer}(\\mathrm{LN}(x))$,
 first for the attention with `first_norm`, then for the feed-forward network with `second_norm`. Only the attention
 needs the mask. `dropout` works on what each sublayer gives, before it is added. All parts are there.""",
-    why="This is the layer of your encoder. With another mask it is also GPT's layer.",
+    why="This is the layer of your encoder. With a causal mask, and GELU for ReLU, it is GPT-2's layer.",
     difficulty=3,
     minutes=10,
     reference=Layer,

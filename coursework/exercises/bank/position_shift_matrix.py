@@ -117,7 +117,7 @@ EXERCISE = Exercise(
     what="""Write `position_shift_matrix(shift, d_model)`: the float32 matrix M of shape `(D, D)` such that
 M @ encoding(p) = encoding(p + shift) for **every** position p, where encoding is the table of `sinusoidal_encoding`
 (sine and cosine side by side). It must not depend on p. `shift` is an integer of either sign; D is even.""",
-    why="""The paper chose sinusoids because of this property. It is also the whole idea of rotary positions.""",
+    why="""The paper chose sinusoids because of this property. Rotary positions build on it.""",
     difficulty=3,
     minutes=12,
     reference=position_shift_matrix,
