@@ -188,7 +188,7 @@ print("labels:", labels.numel(), " real:", int((labels != 0).sum()))
 # At each position the model gives a probability to every id of the vocabulary. Look at the probability of the **right**
 # token. If it is 1, it should cost the model nothing. The smaller it is, the higher the cost should be. The cost is
 # the negative logarithm: a probability $p$ costs $-\ln p$. With the natural logarithm the unit is called
-# a *nat*. The **loss per token**, which chapter 5 called cross-entropy, is the mean cost of all real tokens.
+# a *nat*. The **loss per token**, also called *cross-entropy*, is the mean cost of all real tokens.
 
 # %% id="loss-drawn" tags=["hide-input"]
 # Drawing: four tokens, their probabilities and costs
@@ -210,7 +210,7 @@ drawings.loss_of_tokens(["sixty", "-", "two", "<eos>"], [0.5, 0.9, 0.05, 0.8]).s
 #
 # $$\text{perplexity} = e^{\text{loss}}$$
 #
-# A perplexity of 8 means that the model is as unsure, on average, as if it had to guess among 8 equally likely tokens.
+# A perplexity of 8 means that the model is as surprised, on average, as if it had to guess among 8 equally likely tokens.
 # A model that knows nothing guesses among all $V$ tokens of the vocabulary, so its perplexity is $V$, and its loss is
 # $\ln V$.
 #
@@ -219,8 +219,9 @@ drawings.loss_of_tokens(["sixty", "-", "two", "<eos>"], [0.5, 0.9, 0.05, 0.8]).s
 #
 # <details><summary>When does a leak show in the first loss?</summary>
 #
-# Our models show it at once. Their last map shares its table with the decoder's embeddings, so a token that can be read
-# scores high from the start. A model whose last map has a table of its own shows a leak only after some steps.
+# Our models show targets that are not shifted at once. Their last map shares its table with the decoder's embeddings, so
+# the token that is read at a position scores high there from the start. A wrong mask does not show in the first loss,
+# and in a model whose last map has a table of its own no leak does. They show only after some steps.
 #
 # </details>
 
@@ -256,7 +257,8 @@ loss = total / count
 print(f"loss {loss:.2f}, ln 360 = {math.log(360):.2f}, perplexity {loss.exp():.0f}")
 
 # %% [markdown] id="smoothing"
-# Why is the perplexity above 360? A new model already prefers some tokens at random, and they are rarely right.
+# Why is the perplexity above 360? A new model of this kind mostly prefers the token that it has just read, and that is
+# rarely the next.
 #
 # <details><summary>Label smoothing, which the paper of 2017 used and we do not</summary>
 #
@@ -332,8 +334,8 @@ for text in ("siebenundachtzig", "dreihundertzwölf", "zwei Millionen"):
     print(f"{text:18}", translate_texts(first, tokenizer, [text])[0])
 
 # %% [markdown] id="exact-says"
-# The nearest example has most of the words, but it always belongs to another number. The Transformer has learned how
-# numbers are put together. It has never seen one beyond a million, and there it fails.
+# The nearest example has most of the words, but it can never be exact: no held-out number is in training. The
+# Transformer has learned how numbers are put together. It has never seen one beyond a million, and there it fails.
 
 # %% [markdown] id="crossing"
 # ### 6.3 The crossing
@@ -389,9 +391,9 @@ prove("six minutes of one core", round(multi30k["cpu_seconds"] / 60) == 6)
 #
 # <details><summary>Evidence: five recorded trainings</summary>
 #
-# Other first weights lead to the same picture. In each of five trainings of 500 steps, at least three quarters of the
-# attention rest on the German tens while the model writes the English ones, and more than 97 of 100 held-out numbers
-# are exact. (python benchmarks/claims.py translator_of_numbers)
+# Other first weights lead to the same picture. Five trainings of 500 steps used Muon, another optimizer. In each, at
+# least three quarters of the attention rest on the German tens while the model writes the English ones, and more than
+# 97 of 100 held-out numbers are exact. (python benchmarks/claims.py translator_of_numbers)
 #
 # </details>
 #
@@ -433,7 +435,7 @@ prove("six minutes of one core", round(multi30k["cpu_seconds"] / 60) == 6)
 # $y - 0.04 \cdot 50\,y = -y$: we jump from wall to wall for ever. With $\eta = 0.036$ the jumps get smaller. But along
 # the valley each step then covers only 3.6 % of the way that is left.
 #
-# **The idea.** Imagine a heavy ball in the valley. Across the valley it is pushed to and fro, and the pushes cancel.
+# **The idea.** Imagine a heavy ball in the valley. Across the valley it is pushed back and forth, and the pushes cancel.
 # Along it all pushes point the same way, and the ball gets faster. So we keep a **velocity** for each weight. In each
 # step it fades a little and takes in the new gradient. Gradients point uphill, so we subtract the velocity.
 #
@@ -498,7 +500,7 @@ drawings.adam_of_one_weight().show()
 #
 # **What goes wrong.** Adam divides everything that is added to the gradient by the usual size. A weight with steep
 # gradients then hardly decays, and one with flat gradients decays a lot. **AdamW** (Loshchilov & Hutter 2019) leaves
-# the gradient, $m$ and $v$ alone, and shrinks the weight separately from Adam's step:
+# the gradient, $m$ and $v$ alone, and shrinks the weight separately from Adam's step. In PyTorch's form:
 #
 # $$w \leftarrow w - \eta \, \lambda \, w - \eta \, \frac{\hat m}{\sqrt{\hat v} + \varepsilon}$$
 #
@@ -589,9 +591,9 @@ prove("in step 1, nearly all weights move by the rate", ((moves[0] - 0.001).abs(
 prove("in step 20, most move by less than a third of it", moves[-1].median() < 0.001 / 3)
 
 # %% [markdown] id="warm-up-idea"
-# So the first step is by far the boldest, and the model has seen only one batch.
-# If the rate is high, this can carry it to a point from which it does not come back. The simple cure is a **warm-up**:
-# the rate rises in a straight line from nearly 0 to its peak.
+# So the first steps are the boldest, and the model has seen only a few batches. If the rate is high, this can carry it
+# to a point from which it does not come back. The simple cure is a **warm-up**: the rate rises in a straight line from
+# nearly 0 to its peak.
 #
 # ### 8.2 What it is worth
 #
@@ -629,7 +631,8 @@ prove("at 0.03 at most one of ten learns", all(row[3] <= 1 for row in learned))
 
 # %% [markdown] id="warm-up-says"
 # At the two low rates warm-up is not needed. At 0.02 it makes the difference. At 0.03 even the longest is not enough.
-# So on this task warm-up buys a **higher rate**.
+# So on this task warm-up buys a **higher rate**. In the end it gains nothing here: at 0.005 and 0.01, the runs without
+# warm-up get as many letters right.
 #
 # Without warm-up at 0.02, the first update adds a long vector that is much the same for every token. In the runs that
 # failed, all tokens ended up nearly alike, so it made no difference where a query looked.
@@ -655,7 +658,7 @@ prove("at 0.03 at most one of ten learns", all(row[3] <= 1 for row in learned))
 # Barkeshli 2024). The cause is still studied.
 #
 # *Young averages.* One often reads that Adam's averages have seen too little in the first steps. Then it should help to
-# fill them first, by 50 steps at a rate of 0. It does harm: at 0.02, none of ten learns without warm-up (one did), and
+# fill them first, by 50 steps at a rate of 0. Here it does harm: at 0.02, none of ten learns without warm-up (one did), and
 # one with 15 steps of it (nine did). We have not measured why. (python benchmarks/claims.py filled_averages)
 #
 # *Pre-norm.* A pre-norm model, with the norm before each *sublayer*, is often said to need no warm-up (after Xiong et
@@ -1339,9 +1342,9 @@ ex.predict("which_curve", "")
 #
 # | what you see | what to look at |
 # |---|---|
-# | the loss **stays at ln V** | The gradient's norm. If it is 0, the loss does not depend on the weights. If it is not, the weights do not move: the optimizer was given another model's weights, or the rate is far too low. |
+# | the loss **stays at ln V** | The gradient's norm. If it is 0, the loss does not depend on the weights. If it is not, either the weights do not move, because the optimizer was given another model's weights or the rate is far too low; or the rate is too high; or there is nothing to learn, as in noise. |
 # | the loss is **NaN at step 300** | The norms of the steps before, and that batch: an overflow, PyTorch's softmax over a row with everything masked (ours gives zeros), a part without a real token. Clipping does not help, because the norm is NaN, too. Go back to the last checkpoint, and lower the rate. |
-# | it **falls, then lies flat** in the middle | The inputs. Exchange the sources: if the loss stays the same, they do not arrive. |
+# | it **falls, then lies flat** in the middle | The inputs. Exchange the sources: if the loss stays the same, they do not arrive, or do not belong to their targets. |
 # | it is **too good** at once | A leak: the labels, the shift, the mask. |
 # | it falls, then **rises again** | The rate, then the warm-up. |
 # | training falls, **held out rises** | Over-fitting: panel D. |
@@ -1388,7 +1391,7 @@ show(
 )
 
 # %% [markdown] id="broken-says"
-# In a sound run the norm falls with the loss.
+# Here, where the loss can reach zero, the norm of a sound run falls with it.
 
 # %% exercise="broken_run"
 
@@ -1423,8 +1426,8 @@ prove("the mended run ends far below the broken one", sum(loss for loss, _ in me
 # the wrong one. Exchange the sources, and the loss stays the same.
 #
 # **The gradients were never cleared**, so each step added its own to the clipped sum of all before. After clipping that
-# sum has the norm 1, and with the next gradient on top it lies near 1 again, to the very end. In a sound run the norm
-# falls with the loss.
+# sum has the norm 1, and with the next gradient on top it lies near 1 again, to the very end. In a sound run
+# of this kind the norm falls with the loss.
 #
 # </details>
 #
@@ -1450,7 +1453,7 @@ prove("the mended run ends far below the broken one", sum(loss for loss, _ in me
 # | AdamW | Adam, and separately *w* − ηλ*w* |
 # | Noam | d<sup>−0.5</sup> · min(*t*<sup>−0.5</sup>, *t* · warm-up<sup>−1.5</sup>) |
 # | clipping | *g* · min(1, limit / norm of all gradients together) |
-# | checkpoint | weights, optimizer, step, position in the data, random state, settings and tokenizer |
+# | checkpoint | weights, optimizer, step, position in the data, random state; settings and tokenizer stay with the program |
 #
 # </details>
 #
@@ -1465,8 +1468,8 @@ prove("the mended run ends far below the broken one", sum(loss for loss, _ in me
 #
 # <details><summary>2. A model of 32,000 ids begins with a loss of 3. Is that good?</summary>
 #
-# It is suspicious: ln 32,000 is 10.4. Perhaps padding is counted, or something is seen that should not be. A leak shows
-# in the first loss only where the last map shares the decoder's table (5.2, 13.2).
+# It is suspicious: ln 32,000 is 10.4. Perhaps padding is counted, or the targets are not shifted, which shows in the
+# first loss where the last map shares the decoder's table. A wrong mask shows only later (5.2, 13.2).
 #
 # </details>
 #
@@ -1485,7 +1488,8 @@ prove("the mended run ends far below the broken one", sum(loss for loss, _ in me
 #
 # <details><summary>5. What must be saved besides the weights?</summary>
 #
-# The optimizer's averages, the step, the position in the data, the random state, and settings with the tokenizer (11).
+# The optimizer's averages, the step, the position in the data, the random state. The settings and the
+# tokenizer stay with the program (11).
 #
 # </details>
 #

@@ -95,8 +95,8 @@ EXERCISE = Exercise(
     what="""Write `shift_right(targets, start_id)`. A decoder is to predict `targets`, integers `(B, T)`, all positions
 at once. Return the decoder's input, of the same shape and dtype: `start_id` at position 0, and at every other position
 the target of the position before. Do not change `targets`.""",
-    why="""With this one line a decoder can be trained at all positions at once. One that reads its targets unshifted
-learns to copy its input: the loss looks wonderful, but it has learned nothing useful.""",
+    why="""With this line and the causal mask a decoder can be trained at all positions at once. One that reads its
+targets unshifted learns to copy its input: the loss looks wonderful, but it has learned nothing useful.""",
     difficulty=1,
     minutes=4,
     reference=shift_right,

@@ -295,7 +295,8 @@ Run the cell. If the check says that your function behaves *like one that saves 
   that dropout draws from, these are `torch.get_rng_state()` and `torch.set_rng_state`.
 
 On a CPU, a resumed run must end as if it had never stopped, **bit for bit**, with the whole history.""",
-    why="You can train every model of this course with it, and it is all that you need to leave a training alone.",
+    why="You can train every model of this course with it, and it is nearly all that you need to leave a training "
+    "alone.",
     difficulty=4,
     minutes=50,
     reference=training_loop,

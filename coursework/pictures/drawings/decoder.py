@@ -24,8 +24,7 @@ def choose_and_append(prompt: Sequence[str], words: Sequence[str], chances: Sequ
         250,
         alt=f"The loop of writing. The tokens {' '.join(prompt)} go into the model. Out come probabilities of the next "
         f"token: {said}. One token is chosen, {words[chosen]}. It is appended to the tokens, and all begins again.",
-        caption="One turn of the loop. The model ends at the probabilities; choosing is a step of its own, and only "
-        "the chosen token goes back.",
+        caption="One turn of the loop. Choosing is a step of its own, and only the chosen token goes back.",
     )
     step = 46 + 8 * max(map(len, prompt))
     for number, word in enumerate(prompt):

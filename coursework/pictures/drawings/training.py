@@ -164,8 +164,8 @@ def clipped_gradients(gradient: tuple[float, float] = (3.0, 4.0), limit: float =
         alt=f"Left, an arrow ({gradient[0]:g}, {gradient[1]:g}) of length {norm:g} and a circle of radius {limit:g}. "
         f"The arrow is shortened to the circle, ({both[0]:.1f}, {both[1]:.1f}), and keeps its direction. "
         f"Right, the mistake: each number is cut to {limit:g} on its own, and the arrow points elsewhere.",
-        caption="All gradients are shortened together, so the step goes the same way. "
-        "Clip each number separately and the direction changes.",
+        caption="All gradients are shortened together, so the gradient keeps its direction. "
+        "Clip each number separately and it turns.",
     )
     unit = 44.0
     for left, title, end in ((70.0, "together", both), (360.0, "one by one", [limit, limit])):
