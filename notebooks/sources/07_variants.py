@@ -142,13 +142,13 @@ prove("such a stack obeys the law of causality", not complaint(testing.assert_ca
 # | decoder | the next word, at every position | writing, chat, code | the right-hand side of its input |
 # | encoder–decoder | writing a target for a source | translation, speech | a source that grows: with each new word, all of it is encoded again |
 #
-# Most models today are decoders, because nearly every task can be phrased as text to continue.
+# Most large language models are decoders, because nearly every task can be phrased as text to continue.
 #
-# <details><summary>Evidence: a decoder learns faster, five seeds, three rates, a control</summary>
+# <details><summary>Evidence: a decoder and a BERT after 150 steps, five seeds, three rates, a control</summary>
 #
-# In a small experiment a decoder was ahead of a model that fills in hidden letters after 150 steps, with each of five
-# seeds. The control is a decoder that is asked at 15 positions in 100, drawn at random, as the masked model is. That
-# explains only 20 to 28 % of the lead.
+# In a small experiment a decoder was ahead of a BERT after 150 steps, with each of five seeds. But our BERT filled in
+# hidden letters no better than counting letters does, and its norms stand elsewhere, too. The control is a decoder that
+# is asked at 15 positions in 100, drawn at random, as BERT is. It lost only 20 to 28 % of the lead.
 #
 # </details>
 #
@@ -191,19 +191,20 @@ drawings.patches_in_a_row().show()
 
 # %% [markdown] id="vit-question"
 # What does a ViT *not* know at the start? A convolution slides one small window of weights over the image. So two facts
-# are built into it: close pixels belong together, and a cat is a cat wherever it sits. A ViT must learn both. Trained
-# on a million images, it fell behind convolutional networks; with three hundred million it overtook them.
+# are built into it: close pixels belong together, and a cat is a cat wherever it sits. A ViT must learn both. In its
+# first paper, trained on a million images, it fell behind convolutional networks; with three hundred million it overtook
+# them.
 
 # %% [markdown] id="vit-says"
 # ## 2 A modern layer
 #
 # ### 2.1 A norm in front, and a cheaper one
 #
-# In 2017 the norm stood *after* the sum: x ← LN(x + sublayer(x)). On its way back a gradient passes through all these
-# norms, and in [chapter 4](04_encoder.ipynb) twelve such layers failed at their task, with warm-up or without, unless
-# their weights started small. GPT-2 moved the norm in *front* of each sublayer: x ← x + sublayer(LN(x)). Now a gradient
-# can run along the stream without passing through a norm. The price is that the stream grows: later layers change it
-# less, and it needs one more norm at its end.
+# In 2017 the norm stood *after* the sum: x ← LN(x + sublayer(x)). These norms shrink what a word was, and in
+# [chapter 4](04_encoder.ipynb) twelve such layers failed at their task, with warm-up or without, unless their weights
+# started small. GPT-2 moved the norm in *front* of each sublayer: x ← x + sublayer(LN(x)). Now a word, and on the way
+# back a gradient, can run along the stream without passing through a norm. The price is that the stream grows: later
+# layers change it less, and it needs one more norm at its end.
 #
 # LayerNorm subtracts the mean and divides by the standard deviation. **RMSNorm** leaves out the mean and only divides
 # by the root of the mean square:
@@ -304,9 +305,9 @@ prove("so do half as many heads of keys and values", abs(losses[3].mean() - loss
 
 # %% [markdown] id="switches-say"
 # The rotary positions do, by about 0.3 nats for each character. Perhaps that is because what a head learns about a
-# distance then holds at every position. The gate lowers the loss by another tenth. RMSNorm without biases changes
-# nothing that we can see. Nor does halving the heads of keys and values, which halves the cache. But 300 steps of a
-# small model say little about large ones.
+# distance then holds at every position. The gate lowers the loss by another 0.03 to 0.25. RMSNorm without biases
+# changes nothing that we can see. Nor does halving the heads of keys and values, which halves the cache. But 300 steps
+# of a small model say little about large ones.
 #
 # **A good place to stop: you have written the gate, and know what turns GPT-2's layer into Llama's.**
 #
@@ -417,7 +418,7 @@ drawings.levels_of_memory().show()
 # a text of 8,192 tokens. The table of scores has 8,192² = 67 million numbers, 134 MB in two bytes each. That is too
 # much for the small memory. So the table is written to the large one, read for the softmax, written again as attention
 # weights, and read for the product with the values: 537 MB in all. Moving 537 MB takes an A100 0.36 ms, and the
-# arithmetic 0.11 ms. Most of the time the chip waits for a table that nobody keeps.
+# arithmetic 0.11 ms. Most of the time the chip waits for a table that the output does not contain.
 #
 # **FlashAttention** never writes the table. It takes a block of queries and goes through the keys and values in tiles.
 # Each tile fits into the small memory, and all the work is done there.
@@ -503,10 +504,11 @@ prove("a softmax reads 7.0, from ten times larger scores 5.1", [round(m.item(), 
 # missing, and 7 · (0.6, 0.8) is added. Now the second key, whose length is one, reads exactly 10. The first reads 9.2,
 # still wrong, but less so.
 #
-# So a fixed state loses *exact recall*, such as of a phone number on page one. Softmax attention keeps the pairs apart:
-# with our scores 1 and 0.6 it reads 7.0, but with ten times larger ones 5.1. That is why models mix again: in
-# Qwen3-Next and Kimi Linear, three of four layers have a delta rule, and the fourth, with full attention, can look up
-# the number. You write the rule in the lab on [linear memory](labs/07_linear_memory.ipynb).
+# However it is written, a state can keep at most E independent keys exactly. A long text has more, and the phone number
+# on page one may be lost. Softmax attention keeps the pairs apart: with our scores 1 and 0.6 it reads 7.0, but with ten
+# times larger ones 5.1. That is why models mix again: in Qwen3-Next and Kimi Linear, three of four layers have a delta
+# rule, and the fourth, with full attention, can look up the number. You write the rule in the lab on
+# [linear memory](labs/07_linear_memory.ipynb).
 
 # %% [markdown] id="hybrids"
 # ## 6 Experts: store much, use little
@@ -547,15 +549,17 @@ drawings.router_and_experts().show()
 # 0.5 · 0.5) = 1. If all tokens go to the first with probability 0.9, it is 2 · 1 · 0.9 = 1.8. As f is a count, only p
 # has a gradient. With respect to pᵢ it is M fᵢ, so the busiest expert is pushed down hardest.
 #
-# **A bias** (DeepSeek-V3, 2024) needs no extra loss. Each expert has a number that is added to its score *for the
-# choice only*, not in the weights. After each step it goes up a little if the expert had too few tokens, and down if it
-# had too many.
+# **A bias** (Wang et al. 2024) needs no extra loss; DeepSeek-V3 uses it and adds only a very small one. Each expert has
+# a number that is added to its score *for the choice only*, not in the weights. After each step it goes up a little if
+# the expert had too few tokens, and down if it had too many.
 
 # %% [markdown] id="total-active"
 # ### 6.2 Total and active
 #
 # DeepSeek-V3 stores 671 billion parameters. Only 37 billion of them are *active*, which means used for any one token.
-# The total decides how much memory you need, and the active part how much time each token takes.
+# The total decides how much memory you need, and the active part how many operations each token takes. But a batch may
+# need most experts: if 64 tokens each choose 8 of 256 at random, they reach 1 − (31/32)⁶⁴ = 87 % of them on average, and
+# all these have to be fetched.
 
 # %% exercise="moe_active_parameters"
 
@@ -719,7 +723,8 @@ prove("on much text, all weights are ahead with each seed", (full < thin).all())
 
 # %% [markdown] id="lora-limits"
 # On little text, again 4,000 letters, LoRA came within 0.03 nats of training everything. On a hundred times more it
-# stayed 0.1 nats behind. But its curve is still falling at the highest rate.
+# stayed 0.1 nats behind, in 250 steps, which read at most a third of it. But its curve is still falling at the highest
+# rate.
 #
 # <details><summary>Evidence: which maps, how high a rate; and QLoRA</summary>
 #
@@ -768,7 +773,7 @@ drawings.config_and_layer().show()
 
 # %% [markdown] id="config-lines"
 # - **`model_type`**: *qwen3* means norms on queries and keys; *llama* means none.
-# - **`hidden_size`** is D, **`intermediate_size`** is F, and `silu` means a SwiGLU.
+# - **`hidden_size`** is D, **`intermediate_size`** is F, and in Llama and Qwen3 `silu` makes a SwiGLU.
 # - **Heads**: there are 16 of queries and 8 of keys and values, each E = **`head_dim`** = 128 wide. 16 · 128 is 2,048,
 #   while D is 1,024: the width of a head is free.
 # - **`rope_theta`** is the base of the rotary positions; a larger one suits long texts. **`rms_norm_eps`** is ε.
@@ -1021,7 +1026,7 @@ for prompt in ("The value of ", "A function "):
 #
 # <details><summary>5. LoRA with r = 8 on a map from 1,024 to 3,072: how many parameters, and when will it not be enough?</summary>
 #
-# 8 · (1,024 + 3,072) = 32,768. When there is much new text to learn (section 7).
+# 8 · (1,024 + 3,072) = 32,768. Perhaps when there is much new text to learn (section 7).
 #
 # </details>
 #

@@ -121,8 +121,8 @@ prove("the small one has 1,310,696, by formula and built", count == built(Transf
 # | base | 6 | 512 | 2048 | 8 | 64 | 65 million |
 # | big | 6 | 1024 | 4096 | 16 | 64 | 213 million |
 #
-# Both counts come out right, 63.1 and 214.2 million, if source, target and head share one table of about 37,000 pieces
-# (section 3.4 of the paper). With three tables of 32,000 pieces each, as in many programs, base has 93 million.
+# Our counts come within 3 and 1 per cent, 63.1 and 214.2 million, if source, target and head share one table of about
+# 37,000 pieces (section 3.4 of the paper). With three tables of 32,000 pieces each, as in many programs, base has 93 million.
 #
 # BERT-base has 52 % of its parameters in the feed-forward, 26 % in attention and 21 % in its token tables.
 #
@@ -168,8 +168,8 @@ drawings.six_operations().show()
 # %% exercise="count_flops"
 
 # %% [markdown] id="six-nd-question"
-# "Attention is quadratic" is the best-known sentence about Transformers. When does it matter? For GPT-2, 6 · width is 4,608
-# tokens, more than four times its context.
+# "Attention is quadratic" is the best-known sentence about Transformers. When does it matter? For GPT-2, with all pairs
+# counted, 6 · width is 4,608 tokens, more than four times its context.
 
 # %% id="six-nd-left-out" tags=["hide-input"]
 # Figure: the share of scores and mixing, against the length
@@ -247,9 +247,9 @@ prove("a training step costs three forward passes", count_flops(2, 37, 48, 192, 
 drawings.sixteen_bytes().show()
 
 # %% [markdown] id="mixed"
-# **Mixed precision** does not change that sum. It computes with weights and gradients in bfloat16, two bytes each, and
-# keeps a second copy of the weights in float32. Why is the copy needed? In bfloat16 the next number after 1 is 1.0078,
-# and an update is much smaller:
+# **Mixed precision** does not change that sum. Autocast (chapter 6) leaves all four in float32. Another way keeps
+# weights and gradients in bfloat16, two bytes each, and a second copy of the weights in float32. Why is the copy needed?
+# In bfloat16 the next number after 1 is 1.0078, and an update is much smaller:
 
 # %% id="lost-update"
 weight = torch.tensor(1.0, dtype=torch.bfloat16)
@@ -263,9 +263,10 @@ print("1 + 1000 updates of 0.001 =", weight.item())
 # time, because chips multiply 16-bit numbers much faster, and it halves the memory for **activations**. That is everything
 # that the forward pass keeps for the backward pass.
 #
-# Activations grow with the number of tokens. For each token, a GPT-2 layer keeps 16 vectors of its width: the input and
-# output of its two norms (4), the queries, keys, values and output of attention (4), and the inner vector of the
-# feed-forward, before and after the GELU (twice 4). With 1,024 tokens and 12 layers in float32, that is
+# Activations grow with the number of tokens. With a Flash kernel and no dropout, a GPT-2 layer keeps 16 vectors of its
+# width for each token: the input and output of its two norms (4), the queries, keys, values and output of attention (4),
+# and the inner vector of the feed-forward, before and after the GELU (twice 4). With 1,024 tokens and 12 layers in
+# float32, that is
 #
 # $$12 \cdot 1{,}024 \cdot 16 \cdot 768 \cdot 4\ \text{bytes} = 0.604\ \text{GB}$$
 #
@@ -273,7 +274,7 @@ print("1 + 1000 updates of 0.001 =", weight.item())
 # each layer, and when the backward pass arrives there, compute the rest again. This *recomputation* leaves 0.30 GB: 0.04
 # for these inputs, 0.05 for the layer at work, and 0.21 as before. It costs up to a third more operations.
 #
-# Which part is the largest depends on the length:
+# Which part is the largest depends on the number of tokens; 2,048 are two texts:
 
 # %% id="memory-bars" tags=["hide-input"]
 # Figure: the parts of GPT-2 in training, at two lengths
@@ -462,14 +463,15 @@ show(
 
 # %% [markdown] id="roofline-says"
 # Decode sits far to the left, where the roof is low. It even lies below the slope: on our machine a product with a
-# single vector does not use the full speed of memory. To get faster it has to move right: it needs fewer bytes, or more
-# tokens per pass. That is why servers write many texts at once, why a draft that guesses four tokens helps (chapter 5),
+# single vector does not use the full speed of memory. To get beyond the slope it has to move right: it needs fewer bytes,
+# or more tokens per pass. That is why servers write many texts at once, why a draft that guesses four tokens helps (chapter 5),
 # and why a model with rounded weights can write faster. Training sits to the right, where only faster arithmetic helps.
 #
 # <details><summary>How the bytes are counted, and what other machines have</summary>
 #
 # The roof was measured, too: on a busy machine a point can come out above it. For decode and prefill each weight is read
-# once, four bytes. Activations are left out, so the true intensity of training is somewhat lower.
+# once, four bytes. Activations are left out, so the true intensity of training is somewhat lower. In decode each text also
+# reads its own cache, so at long contexts more texts help less.
 #
 # An H100 computes 989·10¹² operations per second in bfloat16 and fetches 3.35·10¹² bytes: its ridge lies near 295, far to
 # the right of ours. The more a chip can compute, the more tokens it wants at once.
@@ -477,7 +479,7 @@ show(
 # *You will read that* a Transformer is faster than a recurrent network. In training, yes, where it takes all positions in
 # one pass of high intensity, while an LSTM takes them one after the other. In writing both go token by token. The LSTM's
 # state stays small, and the cache grows. That training runs so well on parallel chips is one reason why attention has
-# been scaled to a trillion parameters and more (Kimi K2, chapter 7), and recurrent networks so far less.
+# been scaled to a trillion parameters and more (Kimi K2), and recurrent networks so far less.
 #
 # </details>
 #
@@ -488,8 +490,8 @@ show(
 # most twelve tokens per second. Such rounding is called *quantisation*. The lab on [serving](labs/08_serving.ipynb) goes
 # on from here.
 #
-# We trained a small GPT five times and rounded its weights. With 8 bits the loss did not change by more than 0.0002. With
-# 4 bits it rose by about 0.008, less than what two seeds differ by, with 2 bits by 0.22 ([the
+# We trained a small GPT five times and rounded its weights in groups of 32. With 8 bits the loss did not change by more
+# than 0.0003. With 4 bits it rose by about 0.008, less than what two seeds differ by, with 2 bits by 0.22 ([the
 # record](../benchmarks/results/rounding-cpu.md)).
 #
 # </details>
@@ -562,8 +564,8 @@ drawings.split_matrices().show()
 # %% [markdown] id="tensor-says"
 # Together the results are the product with the whole of W. So the devices add up twice in each layer, after attention
 # and after the feed-forward. They do so twice again in the backward pass, because a layer's input goes into the columns
-# of all devices, so its gradient is a sum over them. Each time everybody waits. So tensor parallelism stays inside one
-# machine, where links are fastest (Shoeybi et al. 2019).
+# of all devices, so its gradient is a sum over them. Each time everybody waits. So tensor parallelism usually stays
+# inside one machine, where links are fastest (Shoeybi et al. 2019).
 #
 # In **pipeline parallelism** each device has some whole layers. It sends only the stream, so slow links will do. But the
 # second device has nothing to do until the first has finished. To wait less, cut the batch into parts.
@@ -634,7 +636,7 @@ prove("each sent 3/2 of its gradients, to rounding of the parts", max(abs(n - fo
 # text. A query must meet all keys. So the keys and values of the pieces go round a ring, and each device adds what they
 # contribute by the running softmax of chapter 7 (Liu et al. 2023). In Llama 3 8B that is 470 MB per layer.
 #
-# Real runs combine all of these. Llama 3 405B was trained with tensor parallelism over the 8 chips of a machine, a
+# Llama 3 405B was trained with tensor parallelism over the 8 chips of a machine, a
 # pipeline of 16 stages, and sharded data parallelism over 64 or 128 of such groups; for its longest texts it took context
 # parallelism over 16 (Llama team 2024, table 4). Traffic that holds everyone up gets the fastest links.
 #
@@ -704,8 +706,8 @@ prove("no run reads the text more than two and a half times", max(row["passes"] 
 
 # %% [markdown] id="bowl"
 # Each colour is roughly a bowl: the loss falls with the size, then rises. The lowest dot may be luck. A parabola fitted
-# to all dots of one colour evens this out, with the *logarithm* of the size on the horizontal axis. Its bottom may lie
-# between two of our sizes. Write the function that finds it.
+# to the mean of each size evens some of this out, with the *logarithm* of the size on the horizontal axis. Its bottom may
+# lie between two of our sizes. Write the function that finds it.
 
 # %% exercise="isoflop_minimum"
 
@@ -760,8 +762,8 @@ show(
 #
 # Why did two careful groups differ? Kaplan's team did not count the operations of the head, used a warm-up that was too
 # long for small models, and did not tune the optimizer for each size. With these three corrected, their experiment gives
-# Chinchilla's answer (Porian et al. 2024). So an exponent belongs to a recipe, and ours, C<sup>0.78</sup>, is no law for
-# other models.
+# Chinchilla's answer (Porian et al. 2024). So an exponent belongs to a recipe, and ours, C<sup>0.78</sup> from three
+# bowls, is no law for other models.
 #
 # Hoffmann et al. also fitted one formula to all of their runs, a **scaling law** that says what a loss is made of:
 #
@@ -849,11 +851,11 @@ prove("they are equal at 11 trillion tokens of use", round(even / 1e12) == 11)
 # at one width are narrower heads. They add no parameter, and in [chapter 2](02_multi_head.ipynb) and its lab they bring no
 # steady gain.
 #
-# *You will read that* a larger model reaches a given loss with less data. With less data, yes: fewer steps. Not with fewer
-# operations, as each step costs more; the bowls show that at a fixed budget the largest model is far from the best.
+# *You will read that* a larger model reaches a given loss with less data. With less data, yes: fewer steps. With fewer
+# operations only left of the bowl's bottom; at a fixed budget the largest model is far from the best.
 #
-# *And that* scale alone decides. This was the scaling hypothesis. What is left of it: the loss falls in a predictable way
-# if size, text and recipe grow together.
+# *And that* scale alone decides. What is left of this: the loss falls in a predictable way if size, text and recipe grow
+# together.
 #
 # </details>
 #
@@ -1010,7 +1012,7 @@ show(
 # %% [markdown] id="ways-say"
 # Your lines saw models of at most 3.2·10¹¹ operations, and they missed the loss of one that spent four times as much by
 # 0.2 per cent. The last drop, twice, came as close, and the three runs differ by more. But only your lines also said how
-# large the model should be.
+# large the model should be, which we did not test.
 #
 # So before you spend a large budget: count the memory, measure the utilisation in a short run, train small models at
 # three or more budgets, each with its best rate, and write down the loss that you expect.
@@ -1019,7 +1021,9 @@ show(
 #
 # A guess of no progress is seven per cent off. One can also fit the law of 6.1 to all runs. With its floor it predicted
 # too little progress: the mean of the three runs lies just below its interval, and one of them inside it. Three budgets
-# close together are enough to extrapolate, but too few to tell the laws apart.
+# close together were enough to extrapolate here, but too few to tell the laws apart.
+#
+# Your bowls are fitted to the mean of each size, those of the bar to the redrawn dots themselves, which is another fit.
 #
 # Nine tenths of the text were for training, the last twentieth measured the loss, and the rate was chosen on the
 # twentieth between them.
@@ -1083,7 +1087,7 @@ show(
 #
 # ## 8 The end of the course
 #
-# Look at the whole once more. You have written every box of it.
+# Look at the whole once more, drawn without its norms. You have written every box of it.
 
 # %% id="whole" tags=["hide-input"]
 # Drawing: the whole Transformer, with the chapters that built it

@@ -191,7 +191,7 @@ queries and keys.
 
 A fresh `GPT` ends in a LayerNorm, `model.norm`, and in a map with a bias, `model.to_logits`. Put an `RMSNorm` and a map
 without a bias in their places. A tied model's `to_logits` shares its weight with `embedding`.""",
-    why="Every program that runs published models starts with this step.",
+    why="Many programs that run published models start with this step.",
     difficulty=4,
     minutes=30,
     reference=build,

@@ -21,8 +21,8 @@ EXERCISE = Question(
     what="""A mixture of 8 experts stands in for the feed-forward at width 96. Each expert is a SwiGLU of inner width
 256 without biases; the router is one linear map without a bias, and a token uses the 2 experts with the highest scores.
 How many of the layer's parameters take part in the computation of one token, the router included?""",
-    why="""Memory holds all experts, but the time for a token depends only on the active ones: two numbers that are
-quoted as if they were one.""",
+    why="""Memory holds all experts, but the operations for a token depend only on the active ones: two numbers that
+are quoted as if they were one.""",
     difficulty=2,
     minutes=4,
     right=148_224,
