@@ -23,7 +23,7 @@ from typer.testing import CliRunner
 from coursework import cli
 from coursework.commands import answers as commands
 from coursework.desk import isolated
-from coursework.desk.chapters import PLAYING, reading_minutes, total_minutes
+from coursework.desk.chapters import PLAYING, WORDS_PER_MINUTE, reading_minutes, total_minutes
 from coursework.desk.doctor import Finding, examine
 from coursework.desk.pen import Limits, Pen
 from coursework.desk.store import Desk
@@ -184,7 +184,7 @@ def test_status_has_a_line_for_each_chapter_with_the_time_of_a_person(chapter: P
     minutes, rest = sum(card.minutes for card in cards), duration(sum(card.minutes for card in labs))
     own = [f"0 of {len(cards)}", duration(minutes + PLAYING), f"0 of {len(labs)}", rest, "you are here"]
     assert row("01 attention") == ["01 attention", *own]
-    long = "# Attention\n\n" + "word " * (120 * 30)
+    long = "# Attention\n\n" + "word " * (WORDS_PER_MINUTE * 30)
     edit(chapter / "my" / ONE, "title", long)
     assert row("01 attention")[2] == duration(minutes + 30 + PLAYING)
     edit(chapter / "my" / ONE, "exercise-causal-mask", RIGHT_MASK)
