@@ -6,8 +6,8 @@
 # gives the same numbers as PyTorch's. You will have silenced heads of a trained model, and set two heads by hand that
 # find the next word of a list you type.
 #
-# You need chapter 1. The chapter takes about {minutes} minutes, nearly half
-# of them for its nine exercises. After sections 3, 4 and 5 there are good places to stop.
+# You need chapter 1. The chapter takes about {minutes} minutes, some 80 of them for its nine exercises. After sections
+# 3, 4 and 5 there are good places to stop.
 
 # %% id="imports" tags=["hide-input"]
 # Imports, and settings so that the numbers come out nearly the same in every run
@@ -75,9 +75,9 @@ for first, second in ((queen, boy), (boy, queen)):
 # lost. Each of these attentions is called a **head**, and all of them together are **multi-head attention**.
 #
 # Couldn't *sees* give 0.7 to *queen*, who sees, and 0.3 to *boy*, who is seen? Then the two averages do differ. But a
-# linear map scores all words that it knows, and *girl*, who is not in the sentence, has weight 0. If the map treats all
-# words alike, it favours either large weights or small ones. To name *boy*, it must favour small ones, and then it names
-# *girl*. Does training find a way around this?
+# linear map must read *boy* off the average. It scores all words that it knows, and *girl*, who is not in the sentence,
+# has weight 0. If it treats all words alike, it favours large weights or small ones. To name *boy*, it favours small
+# ones, and then it names *girl*. Does training find a way around this?
 
 # %% [markdown] id="two-places-question"
 # ### 1.1 The same, measured
@@ -188,9 +188,9 @@ display(HTML(f"<details><summary>{title}</summary><p>{why}</p></details>"))
 # The two diagonals of the single head are nearly equally dark. But the position one back gets a little more weight nearly
 # everywhere, and this small lead lets its letter win both questions.
 #
-# Was this bad luck, or too little time? Here are five training runs of each kind, with different *seeds*, the numbers from
-# which random choices begin. One row has five times as many steps, another has eight heads, and the last puts a small
-# non-linear network between one head and the answers.
+# Was this bad luck, or too little time? Here are five training runs of each model, with different *seeds*, the numbers
+# from which random choices begin. One row has five times as many steps, another has eight heads, and the last puts a
+# small non-linear network between one head and the answers.
 
 # %% id="two-places-seeds" tags=["hide-input"]
 # Figure: the worse of the two answers, five seeds, recorded
@@ -276,7 +276,7 @@ display(
 # | **D** | numbers in the vector of a token | `d_model` |
 # | **H** | heads, *h* in the formula above | `n_heads` |
 # | **E** | numbers in the vector of one head, mostly D / H | `d_head` |
-# | **E'** | numbers in a value, where they may differ from E | |
+# | **E'** | numbers in a value, if not E | |
 #
 # First, the formula as a plain loop. In it, `sdpa` is the attention of chapter 1, short for *scaled dot-product
 # attention*. The sizes 2, 5, 3 and 7 are different primes on purpose: if we mix up two axes, PyTorch often complains.
@@ -396,10 +396,10 @@ prove("side by side, then W_O, is the sum of the heads' parts", same)
 print("ok: the output is the sum of the heads' parts")
 
 # %% [markdown] id="sum-of-heads-says"
-# Narrow heads have a price. Say that E is 2. Then a query or a key holds two numbers. If the first tells how much a token
-# is like a person, and the second how much it is like a verb, this head cannot choose between *queen* and *king*, though
-# their values may differ. Each of the two numbers is the dot product of the token's vector with a column of D factors.
-# It says how far the vector reaches in the *direction* of that column, so a head compares tokens in only E directions.
+# Narrow heads have a price. Say that E is 2. Then a query or a key holds two numbers. If the first tells how much a
+# token is like a person, and the second how much it is like a verb, this head gives *queen* and *king* nearly the same
+# weight. Each of the two numbers is the dot product of the token's vector with a column of D factors. It says how far
+# the vector reaches in the *direction* of that column, so a head compares tokens in only E directions.
 
 # %% [markdown] id="multi-head-text"
 # Now put the parts together: three products, split, attention, merge, and the output matrix. For the attention inside,
@@ -605,9 +605,9 @@ show(
 )
 
 # %% [markdown] id="cost-says"
-# The matrix products cost the same, because each head works on fewer numbers. Only scaling and softmax, which treat every
-# score of every head, have more to do. But H heads have H weight maps, and where these are stored, the memory grows
-# with them.
+# The matrix products cost the same, because each head works on fewer numbers. Only scaling, masking and softmax, which
+# treat every score of every head, have more to do. But H heads have H weight maps, and where these are stored, the
+# memory grows with them.
 #
 # <details><summary>How the operations are counted</summary>
 #
@@ -637,14 +637,15 @@ prove(
 # With every seed, sixteen heads of four numbers each do worse than four heads. But how can one head be as good as four?
 # Section 1 gave a hint: one head did well once a network followed it. This model has a network after each attention,
 # and its second layer can look somewhere else than its first. After 1000 steps one head does fall behind: over two
-# seeds, the mean loss is 1.85 with one head, 1.72 with four and 1.77 with sixteen. Only trying tells which number is best.
+# seeds, the mean loss is 1.85 with one head, 1.72 with four and 1.77 with sixteen. Only a trial tells which number is
+# best.
 
 # %% [markdown] id="grouped"
 # ### 4.1 Heads that share
 #
-# When a model writes, it keeps the keys and values of all earlier tokens in a *cache*, which takes up a lot of memory.
-# Queries are not kept, because only the newest token asks. So the cache gets smaller with fewer heads *of keys and
-# values*, and the query heads can all stay.
+# When a model writes, each new token looks at all earlier ones. So the model keeps their keys and values in a *cache*,
+# which takes a lot of memory. Queries are not kept, because only the newest token asks. So the cache gets smaller with
+# fewer heads *of keys and values*, and the query heads can all stay.
 #
 # - **Multi-query attention** (Shazeer 2019): all query heads share one head of keys and values.
 # - **Grouped-query attention** (Ainslie et al. 2023): they form G groups, and each group shares one.
@@ -705,10 +706,10 @@ testing.assert_cache_consistent(lambda x: few(x, causal=True), step_by_step, tor
 # %% [markdown] id="roles"
 # ## 5 What heads do
 #
-# What do heads look at in sentences? We train a small language model, `reader`, on the English of the overview, in which
-# somebody sees, hears or paints somebody. It has two layers of four heads. To end *the queen near the king paints …* with
-# *herself*, and not with *himself*, it has to find the subject. Here that is always the person named first, so a head
-# that looks there need not know more.
+# What do heads look at in sentences? We train a small language model, `reader`, on the English of the overview, in
+# which somebody sees, hears or paints somebody. It has two layers of four heads. To end *the queen near the king paints
+# …* with *herself*, and not with *himself*, it has to find the subject. Here that is always the person named first, so
+# a head needs no grammar to find it.
 
 # %% id="english-model" tags=["hide-input"]
 # Training: two layers of four heads, 500 steps on the small English
@@ -861,7 +862,7 @@ def right(model):
 #
 # A weight map shows where a head looks, not whether the model uses what it finds. So silence the head and see what
 # breaks. This is called *ablation*. A head reaches the stream only through its own rows of the output matrix (section
-# 2.3). PyTorch stores this matrix transposed, and your function counts heads from 0.
+# 2.3).
 
 # %% exercise="silence_head"
 
@@ -878,8 +879,8 @@ def without(*heads):
 
 # %% [markdown] id="ablation-question"
 # **Predict.** With all heads the model nearly always chooses right. Someone who knows only the verb is right about
-# three times in four: half of the verbs are like *paint*, which only *themselves* can follow, and after *paints* every
-# other guess between *herself* and *himself* is right: 0.5 + 0.25. How often will the model be right without the head
+# three times in four: half of the verbs are like *paint*, which only *themselves* can follow, and after *paints* half
+# the guesses between *herself* and *himself* are right: 0.5 + 0.25. How often will the model be right without the head
 # that looks most at the subject? And without the three heads that look most at it? Below, `right(model)` counts that.
 
 # %% id="ablation-guess"
@@ -899,7 +900,7 @@ for name, silent in groups.items():
     print(f"{name:34} {right(without(*silent)):.2f}")
 
 # %% [markdown] id="ablation-says"
-# It is a beautiful weight map, and the model hardly misses the head. Without the three heads that look most at the
+# It is a beautiful weight map, and the model hardly needs the head. Without the three heads that look most at the
 # subject, the model loses most of its lead over someone who knows only the verb. Was this training an exception? Here
 # are five.
 
@@ -948,10 +949,10 @@ by_seed = [english.values("trained", f"right without {what}") for what in ("the 
 prove("without all of layer 2 the model is right more often", all(a < b for a, b in zip(*by_seed, strict=True)))
 
 # %% [markdown] id="ablation-record-says"
-# In all five runs the model could spare the head that looks most at the subject. That is not a law: of four more models,
-# only one could. Without the three heads that look most at the subject, all nine got worse, and worse than without the
-# three that look least. Four of the five in the table fall to about 0.8, close to the 0.75 you get from the verb alone.
-# With seed 3, the model answers *himself* in 274 of the 300 sentences, even after *paint*.
+# In all five runs the model could spare the head that looks most at the subject. That is not a law: with four more
+# seeds, only one model could. Without the three heads that look most at the subject, all nine got worse, and worse than
+# without the three that look least. Four of the five in the table fall to about 0.8, close to the 0.75 you get from the
+# verb alone. With seed 3, the model answers *himself* in 274 of the 300 sentences, even after *paint*.
 #
 # **A weight map shows where a head looks. To learn what the model needs, make an experiment, and more than one.**
 #
@@ -1010,7 +1011,8 @@ prove("1, 1 and 36 of 72 heads give more than half to the token before, the toke
 # %% [markdown] id="minilm-says"
 # - **Layer 1, head 3** looks at the token before, with nearly all its weight.
 # - **Layer 2, head 9** often looks at the next token: each *the* looks at its noun.
-# - **Layer 5, head 6** looks at [CLS], from everywhere. Weights sum to one, so a head has to put them somewhere.
+# - **Layer 5, head 6** looks at [CLS], from everywhere. Weights sum to one, so even a head that finds nothing has to
+#   put them somewhere.
 # - **Layer 6, head 3** is a disappointment: *herself* looks most at *king*, not at *queen*.
 #
 # Over twelve other sentences, one of the 72 heads gives more than half of its weight to the token before, one to the
@@ -1054,7 +1056,7 @@ prove("1, 1 and 36 of 72 heads give more than half to the token before, the toke
 # head that does this is called an **induction head** (Elhage et al. 2021; Olsson et al. 2022).
 #
 # A single attention layer gets stuck. The last K can find an earlier K, but the letter that it needs is one position
-# further on. It wants *the one that came after K*, and the key of Q says only that it is a Q.
+# further on. It wants *the one that came after K*, and the key of Q does not say what came before it.
 #
 # Two layers can do it. In the first, a **previous-token head** writes a note into each letter's vector, which says what
 # stood before it. Then Q carries the note *after K*. In the second layer, the last K asks who has the note *after K*. It
@@ -1155,8 +1157,8 @@ class AttentionOnly(nn.Module):
 
 
 # %% [markdown] id="induction-rival"
-# We first compare it with the same model with a single layer, which must fail if our story is right. A second rival is
-# not a network: it predicts each letter by how often it has come so far, without knowing who belongs to whom.
+# We train it with two layers and with one, which must fail if our story is right. A rival that is no network predicts
+# each letter by how often it has come so far, without knowing who belongs to whom.
 
 
 # %% id="induction-measured" tags=["hide-input", "picture:60"]
@@ -1245,7 +1247,7 @@ show(
 )
 
 # %% [markdown] id="induction-map-text"
-# Two layers nearly always name the right letter. Their loss is not 0 because they are not sure of it: a loss of 0.5 means
+# Two layers nearly always name the right letter. Their loss is not 0 because they are not sure: a loss of 0.5 means
 # that the right letter gets a probability of about $e^{-0.5}$, or 0.6.
 #
 # Does the trained model look where yours does? Here is the better head of layer 2, on a short text with three people: KQ,
@@ -1426,8 +1428,8 @@ print("equal to PyTorch's:", same)
 # %% [markdown] id="next"
 # ### What comes next
 #
-# Heads could look one, two or three positions back because we gave each position a vector, too.
-# [Chapter 3](03_positional_encoding.ipynb) asks how else a model can know where a word stands.
+# Heads could look one, two or three positions back because we gave each position a vector. [Chapter
+# 3](03_positional_encoding.ipynb) asks how else a model can know where a word stands.
 #
 # The [bug museum](labs/02_bugs.ipynb) shows eight silent bugs.
 
