@@ -52,7 +52,7 @@ drawings.whole_transformer(here=4).show()
 # **tokens**, and so are their vectors.
 #
 # Since the shape stays the same, the output can go into a second attention. To judge *herself*, for example, the
-# first attention can find the subject, and the second can compare it with the last word. But if we simply stack
+# first attention can find the subject, and the second can bring it to the last word. But if we simply stack
 # attention on attention, three things go wrong.
 #
 # - Attention mixes the words, but it computes little with what it has found. A **feed-forward network** does the
@@ -307,7 +307,7 @@ show(
 #
 # In the next figure the plus sign is the only change. The words become alike more slowly, but after twelve layers
 # they point nearly the same way after all. Each sublayer adds about half as much as is there already, or more, and
-# attention adds much the same to all words. Section 5 moves the norm.
+# attention adds much the same to all words. The norm has a part in this, too (section 5).
 
 # %% id="residual-by-hand" tags=["hide-input"]
 # Figure: such maps after 0, 1, 4 and 12 layers, with residual connections. Check: the numbers by hand
@@ -476,8 +476,8 @@ drawings.norm_place("pre").show()
 # what the sublayers have added: in a fresh stack, mixtures that are much the same for all words.
 #
 # In pre-norm the whole word arrives at the top, with everything else added to it. So the stream grows, but what is
-# added does not grow with it, because a sublayer reads normed numbers. And a pre-norm stack has **one more norm at
-# its end**.
+# added does not grow with it, because a sublayer reads normed numbers. **One more norm at the end** of the stack
+# brings the stream back to size.
 #
 # ### 5.2 Dropout
 #
@@ -675,8 +675,8 @@ drawings.encoder_reads().show()
 #
 # ### 7.1 Does the last word fit?
 #
-# Your encoder gets a task in which the order of the words decides. A sentence names two to four persons. One of them
-# is the subject: the one without *near*. The last word is *herself*, *himself* or *themselves*, and the question is:
+# Your encoder gets a task in which the order of the words decides. A sentence names two to four people. The subject
+# is the only one without a *near* of its own. The last word is *herself*, *himself* or *themselves*, and the question is:
 # **does the last word fit the subject?**
 
 # %% id="task-drawn" tags=["hide-input"]
@@ -702,7 +702,7 @@ print(f"{len(train_sentences)} sentences to learn from")
 print(f"{len(keep)} pairs for the test, none of them seen in training: {len(test_sentences)} sentences")
 
 # %% [markdown] id="task-fair"
-# The sentences come in pairs: two persons have changed places, and so a right sentence has become a wrong one. Both
+# The sentences come in pairs: two people have changed places, and so a right sentence has become a wrong one. Both
 # have exactly the same words. So a method that only **counts words** is right exactly half of the time.
 #
 # Now the sentences become ids. Their answers are in `train_y` and `test_y`: 1 for right, 0 for wrong.
@@ -746,7 +746,7 @@ def accuracy(model, x, y):
 # %% [markdown] id="own-start-text"
 # Training starts from random weights, and their size matters. PyTorch's own are so small that a map from D to D
 # numbers leaves a vector only about 0.6 as long, and with them two of five seeds learned nothing here. `fresh` draws
-# larger ones by *Xavier's rule* (Glorot and Bengio 2010), which keeps that length. With these all five seeds learned.
+# larger ones by *Xavier's rule* (Glorot and Bengio 2010), which keeps the length. With these all five seeds learned.
 
 
 # %% id="own-start" tags=["hide-input"]
@@ -799,8 +799,8 @@ show(
 # %% [markdown] id="baselines-say"
 # This is a larger form of section 2's question: do two facts match? No linear map answers it. On triples it reaches
 # 0.60, because the last triple, such as *queen saw herself*, holds the person before the verb and the last word. Where
-# this person fits, the sentence is more often **wrong**: only in one sentence of seven, as in our first, is it the
-# subject, and the exchange often puts a fitting person there.
+# this person fits, the sentence is more often **wrong**: it is the subject in only one sentence of seven, and the
+# exchange has often put the former subject there, who fits.
 #
 # A network on counts gets to 0.87 at most. In *the old queen near the tall king saw herself*, the pair *queen near*
 # gives the subject away, because no other person stands before *near*. But *the old girls near the old woman near the
@@ -855,7 +855,7 @@ last = sum(who > max(others) for who, others in who_where) / len(who_where)  # t
 prove("in six of seven sentences the person before the verb is not the subject", abs(1 - last - 6 / 7) < 0.03)
 
 # %% [markdown] id="hide-says"
-# Without the subject the judge can only guess. Without another person it is as good as before.
+# Without the subject the judge can only guess. With another person hidden it is as good as before.
 #
 # *A good place to stop. You have built an encoder and trained it, and it judges sentences by their subject.*
 
@@ -938,12 +938,11 @@ last = {name: sorted(rows["queries and keys"][-1] for rows, _ in draws)[2] for n
 prove("about 0.01 in post-norm and 0.2 in pre-norm", last["post-norm"] < 0.015 and 0.1 < last["pre-norm"] < 0.3)
 
 # %% [markdown] id="gradients-say"
-# Without residuals the queries and keys get next to nothing from about the fourth layer on, while the other weights
-# do get a gradient. What vanishes is the chance to learn **where to look**.
+# What vanishes without residuals is the chance to learn **where to look**.
 #
 # With residuals the blue line falls less, and the words end less alike than without. In post-norm each sublayer adds
 # a large part of what is there (section 3.2), and the mean cosine ends above 0.98. In pre-norm the stream outgrows what
-# is added, and it ends at about 0.8.
+# is added, and the cosine ends at about 0.8.
 #
 # Does training repair this? Each stack, now with positions and with F = D, reads six letters, such as *c a f f b e*,
 # and has to write them backwards: *e b f f a c*.
@@ -1003,9 +1002,9 @@ show(
 # letters there are, but not *where*. We tried two cures. With a **warm-up** the learning rate starts near 0 and rises
 # during the first 100 steps. At the better of two rates it changes nothing in 300 steps: the score stays near 0.36.
 #
-# Starting weights as **small** as BERT's, about 0.02, do cure it. At our width this is a sixth of Xavier's size, at
-# BERT's about half. Each sublayer then adds little at first, the norm takes little of the old word away, and the words
-# stay apart.
+# Starting weights as **small** as BERT's (standard deviation 0.02) do cure it. For square matrices Xavier's rule gives
+# 0.125 at our width of 64, and 0.036 at BERT's 768. With small weights each sublayer adds little at first, the norm
+# takes little of the old word away, and the words stay apart.
 #
 # The lab on [depth](labs/04_depth.ipynb) takes these causes apart.
 #
@@ -1037,7 +1036,7 @@ drawings.hidden_words(["[CLS]", *"the tall queen near the king saw herself".spli
 
 # %% [markdown] id="hide-text"
 # We hide one word in five, and the loss counts only there. Our text consists of the right sentences of section 7.
-# `read_text` uses the encoder and the head of a `Classifier`, one after the other.
+# `read_text` uses the head of a `Classifier` at each hidden word, not at `[CLS]`.
 
 
 # %% id="hide"
@@ -1063,7 +1062,7 @@ def read_text(text, steps=1000):
 # **fine-tuning**.
 #
 # If reading helps, has the encoder understood something, or does it only know the words better? To find out we need a
-# **control**: a text that lacks only one thing. We take the right sentences and shuffle their last words among them.
+# **control**: a text that lacks only one thing. We take the right sentences and exchange their last words at random.
 # Each word occurs as often as before, but the last word says nothing about the subject.
 #
 # **Predict.** With 100 labels, how often will the judge be right after reading nothing, right sentences, or the
@@ -1131,7 +1130,7 @@ show(
 #
 # </details>
 #
-# *A good place to stop. Your encoder has learned from right sentences, and the loss used no labels.*
+# *A good place to stop. Your encoder has learned from right sentences, and then needed only 100 labels.*
 
 # %% [markdown] id="whose-line-text"
 # ## 10 Whose line is it?
@@ -1338,7 +1337,7 @@ for line in (my_line, "the people ask for bread and corn"):
 # ## 13 Extra: how large is an encoder?
 #
 # You can count a model's weights before you build it. First come the layers, in post-norm, as BERT has them. The
-# number of heads does not matter, because the heads share the same four matrices.
+# number of heads does not matter, because the heads only divide the same four matrices.
 
 # %% exercise="encoder_parameters"
 
