@@ -238,8 +238,9 @@ prove("off by one, only the last position still has to guess", by_position["off 
 # %% [markdown] id="leak-why"
 # That is how you notice a leak: **a loss that is too good is a bug report**. Twelve positions copy the answer and have
 # almost no loss. But position 12 has no next position to look at. The key that it has learned to look for is missing,
-# so it looks at all 13 about evenly, and mostly bets on the symbol that it has read most often. In noise a bet costs
-# more than an even guess: about 2.7 instead of 2.40. Averaged over 13 positions, that is 0.2, nearly the whole loss.
+# so it spreads its attention over all 13 (largest weight 0.15) and mostly bets on the symbol read most often. In noise
+# a bet costs more than an even guess: about 2.7 instead of 2.40. Averaged over 13 positions, that is nearly the whole
+# loss.
 #
 # <details><summary>Evidence: ten trainings with each mask, and another way to notice a leak</summary>
 #
@@ -273,8 +274,8 @@ gap = (one_pass - torch.stack(prefixes, dim=1)).abs().max()
 prove("one pass predicts the same as 13 passes over prefixes", gap < 1e-5)
 
 # %% [markdown] id="prefix-says"
-# So training takes one pass, but writing takes T passes, one after the other. That is why writing is slow. And then the
-# model reads its own tokens (section 8).
+# So training takes one pass, but writing takes T passes, one after the other. That is why writing is slow. And when
+# it writes, the model reads its own tokens (section 8).
 #
 # <details><summary>Why may we add up the losses of single tokens?</summary>
 #
@@ -288,7 +289,7 @@ prove("one pass predicts the same as 13 passes over prefixes", gap < 1e-5)
 # %% [markdown] id="gpt-intro"
 # ## 4 Your own GPT
 #
-# The simplest Transformer that writes reads *one* text and continues it: a story, or a chat. It is called a **GPT**, or
+# The simplest writing Transformer continues *one* text: a story, or a chat. It is called a **GPT**, or
 # *decoder-only*. Its layers are those of an encoder under the causal mask, and a linear map at the top makes logits.
 
 # %% id="gpt-drawn" tags=["hide-input"]
@@ -465,8 +466,8 @@ prove("with repeated paragraphs it would be 87 %", round(seen_before(reference_t
 # shift. The first character is only read, never predicted, so no ⟨start⟩ is needed. Chapter 6 explains the learning
 # rate and the optimizer.
 #
-# Now and then the model writes 60 characters. It uses the loop of section 1, but draws each character at random, according
-# to its probability.
+# Now and then the model continues *The* by 60 characters. It uses the loop of section 1, but draws each character at
+# random, according to its probability.
 
 
 # %% id="gpt-watched" tags=["hide-input", "not-compared:sampled-text"]
@@ -590,7 +591,7 @@ report(600, gpt)
 #
 # A loss means little by itself, so we compare it with three simple models. The first gives each of the V characters the
 # same probability; its loss is ln V. With the natural logarithm, loss is measured in **nats**. The **unigram** knows
-# how frequent each character is. The **bigram** knows how often each one follows each other one.
+# how frequent each character is. The **bigram** knows how often one character follows another.
 
 # %% exercise="bigram_loss"
 
@@ -759,7 +760,7 @@ my_text = ""  # for example open("my_notes.txt", encoding="utf-8").read()
 
 # %% [markdown] id="live-text"
 # The next cell trains on your text, if there is one. Type a prompt and move the controls. Look for repetition at
-# temperature 0, and for invented words at 1.5. The darker a character, the more probable it was to the model, before the
+# temperature 0, and for invented words at 1.5. The darker the square, the more probable its character was, before the
 # settings.
 
 # %% id="live" tags=["hide-input", "picture:40"]
@@ -1046,7 +1047,8 @@ prove("without the mask the padding would count", differs)
 # ### 7.2 Where it looks
 #
 # **Predict.** When the model writes the first of eight letters, which source letter would you expect the cross-attention
-# to find? And for the last? What shape will the weights draw?
+# to find? And for the last? What shape will the weights draw? In the map, *a (6) → a* means: after the *a* at
+# position 6 it writes *a*.
 
 # %% id="predict-cross"
 ex.predict("figure_of_the_cross_attention", "")
@@ -1087,10 +1089,10 @@ DecodingExplorer(
 # with the source.
 #
 # Greedy choice may miss the text that is most probable *as a whole*, because a word that looks best now can lead to a
-# dead end. **Beam search** keeps K texts: at each step it tries every next token after each of them, and keeps the K
-# best results. Each further token lowers the probability of a text, so short texts would win too easily. A **length
-# penalty** divides its logarithm, a negative number, by one that grows with the length. Both are in the lab on
-# [choosing tokens](labs/05_choosing.ipynb).
+# dead end. **Beam search** keeps K texts: at each step it tries every next token after each text, and keeps the K
+# best. Each further token lowers the probability of a text, so short texts would win too easily. A **length penalty**
+# divides its logarithm, a negative number, by a number that grows with the length. So longer texts lose less. Both are in
+# the lab on [choosing tokens](labs/05_choosing.ipynb).
 #
 # ## 8 Free running: when a letter goes wrong
 #
@@ -1131,10 +1133,9 @@ prove("trained, they cost nothing", full == [0] * 5)
 
 # %% [markdown] id="free-example-says"
 # After *true* letters, the second letter is wrong. Then the teacher puts the right one in, and most later letters are
-# right. After its *own* letters, the model makes the same mistake: it leaves out the letter *f*. From then on, each
-# letter rightly follows the one before it, but stands *one position early*. The line below moves this tail right by one,
-# and it fits. Here one mistake spoils all the rest: we show the word that suffers most. In all 1000 words, about two in
-# five letters after a first mistake are right.
+# right. After its *own* letters, the model makes the same mistake: it leaves out the letter *f*. From then on,
+# each letter is right after the one before it, but stands *one position early*. The line below moves this tail right by
+# one, and it fits. Here one mistake spoils all the rest: we show the word that suffers most.
 #
 # This is called **exposure bias**: in training the model never had to go on after its own mistake. Longer training does
 # not change that, but the model makes fewer mistakes. After 300 steps, reading its own letters no longer hurts it.
@@ -1156,7 +1157,7 @@ prove("trained, they cost nothing", full == [0] * 5)
 # token. One pass over several tokens fetches them just once. So a small and fast model, the **draft**, guesses four
 # tokens. In one pass, the large model reads the last token of the text and the four guesses. As in teacher forcing,
 # that gives its own choice at five positions; the first is compared with the first guess, and so on. It keeps the
-# guesses up to the first that differs, and puts its own choice there. If all four are right, its fifth choice is kept,
+# guesses before the first that differs, and puts its own choice there. If all four are right, its fifth choice is kept,
 # too.
 
 # %% id="speculative" tags=["hide-input"]
@@ -1232,7 +1233,7 @@ my = so_far(chapter=5)
 #
 # </details>
 #
-# <details><summary>5. When does the loop that writes end, and how if several texts are written at once?</summary>
+# <details><summary>5. When does the writing loop end? And when several texts are written at once?</summary>
 #
 # When the model chooses ⟨stop⟩. In a batch, finished texts are filled up with padding until all are finished
 # (section 7.1).
