@@ -228,7 +228,7 @@ drawings.loss_of_tokens(["sixty", "-", "two", "<eos>"], [0.5, 0.9, 0.05, 0.8]).s
 # %% exercise="initial_loss"
 
 # %% [markdown] id="loop-sums-says"
-# Here is the loss of one batch in code, as a sum and a count. The mask says `True` where a source token is real.
+# Here is the loss of one batch, as a sum and a count. The mask says `True` where a source token is real.
 # PyTorch's `cross_entropy` wants the vocabulary as the second dimension, hence the `transpose`.
 
 # %% id="loop-sums"
@@ -257,8 +257,8 @@ loss = total / count
 print(f"loss {loss:.2f}, ln 360 = {math.log(360):.2f}, perplexity {loss.exp():.0f}")
 
 # %% [markdown] id="smoothing"
-# Why is the perplexity above 360? A new model of this kind mostly prefers the token that it has just read, and that is
-# rarely the next.
+# Why is the perplexity above 360? Here one table serves input and output, so a new model mostly gives the highest score to
+# the token just read, which is rarely the next.
 #
 # <details><summary>Label smoothing, which the paper of 2017 used and we do not</summary>
 #
@@ -313,8 +313,8 @@ prove("it begins within one nat of ln 360 and ends below 0.3", abs(curve[0] - ma
 #
 # In training, the model always saw the right words before each position. Can it also *write* a number, when it has to
 # go on from its own words (chapter 5)? A translation is *exact* only if **every** character is right. We also count how
-# many of the right words occur in it. Our **baseline** finds the training number with the most similar
-# spelling, by its groups of up to three letters, and gives its translation.
+# many of the right words occur in it. Our **baseline** gives the translation of the training number whose groups of
+# one to three letters are most alike.
 
 # %% id="exact-run" tags=["atol:10"]
 sources, answers = zip(*test_pairs, strict=True)
@@ -464,8 +464,8 @@ drawings.narrow_valley(kinds=("plain", "momentum")).show()
 # ### 7.3 Adam: a rate for each weight
 #
 # **What goes wrong.** There is still one rate for all weights, but their gradients differ a lot in size. The weight of
-# a layer norm acts on every token of the batch; a rare word's vector acts on only a few. A rate that suits one is wrong
-# for the other.
+# a layer norm acts on every token of the batch; a rare word's input vector acts on only a few. A rate that suits one is
+# wrong for the other.
 #
 # **The idea** of **Adam** (Kingma & Ba 2015). Watch how large the gradients of each weight usually are, and divide by
 # that. What is left says which way to go, but no longer how steep it is. For each weight Adam keeps two running
@@ -500,7 +500,7 @@ drawings.adam_of_one_weight().show()
 #
 # **What goes wrong.** Adam divides everything that is added to the gradient by the usual size. A weight with steep
 # gradients then hardly decays, and one with flat gradients decays a lot. **AdamW** (Loshchilov & Hutter 2019) leaves
-# the gradient, $m$ and $v$ alone, and shrinks the weight separately from Adam's step. In PyTorch's form:
+# the gradient, $m$ and $v$ alone, and shrinks the weight separately from Adam's step. In PyTorch:
 #
 # $$w \leftarrow w - \eta \, \lambda \, w - \eta \, \frac{\hat m}{\sqrt{\hat v} + \varepsilon}$$
 #
@@ -631,8 +631,8 @@ prove("at 0.03 at most one of ten learns", all(row[3] <= 1 for row in learned))
 
 # %% [markdown] id="warm-up-says"
 # At the two low rates warm-up is not needed. At 0.02 it makes the difference. At 0.03 even the longest is not enough.
-# So on this task warm-up buys a **higher rate**. In the end it gains nothing here: at 0.005 and 0.01, the runs without
-# warm-up get as many letters right.
+# So on this task warm-up buys a **higher rate**, not a better result: at 0.005, every run without it gets 0.99 or more
+# of the letters.
 #
 # Without warm-up at 0.02, the first update adds a long vector that is much the same for every token. In the runs that
 # failed, all tokens ended up nearly alike, so it made no difference where a query looked.
@@ -677,9 +677,10 @@ prove("at 0.03 at most one of ten learns", all(row[3] <= 1 for row in learned))
 # %% [markdown] id="schedules"
 # ### 8.3 And how it goes down
 #
-# We trained the translator of section 11 with five seeds. With the rate at its peak to the end, it got 84 to 95 of a
-# hundred numbers right. With a falling rate it got 95 to 99, and it did better with every seed. The rule that gives each
-# step its rate is called a *schedule*. Yours will be the **cosine**. Move the step, and read its rate.
+# We trained the translator of section 11 with five seeds. With the rate kept at its peak, it got 84 to 95 of a hundred
+# numbers right. With a falling rate it got 95 to 99, better with every seed: batches disagree, so long steps keep
+# throwing the weights about. The rule that gives each step its rate is called a *schedule*. Yours will be the
+# **cosine**. Move the step, and read its rate.
 
 # %% id="explorer"
 ScheduleExplorer(steps=600, peak=5e-3, warmup=60, decay=120, kind="cosine", step=300)
@@ -727,10 +728,9 @@ ScheduleExplorer(steps=600, peak=5e-3, warmup=60, decay=120, kind="cosine", step
 drawings.lost_step().show()
 
 # %% [markdown] id="precision-autocast"
-# In bfloat16 this weight never moves. So *mixed precision* uses both formats. Products of
-# matrices, where most of the time goes, run in 16 bits. They tolerate it: each number is rounded once, by at most
-# 0.4 %, and the sums inside are added up in 32 bits. Softmax, layer norm and loss, the weights and the optimizer's
-# averages stay in float32.
+# In bfloat16 this weight never moves. So *mixed precision* uses both formats. Products of matrices, where most of the time
+# goes, run in 16 bits. They tolerate it: a copy of each number is rounded once, by at most 0.4 %, and the sums inside
+# are added up in 32 bits. Softmax, layer norm and loss, the weights and the optimizer's averages stay in float32.
 #
 # In PyTorch you put *autocast* around the forward pass. On a GPU it picks the format for each operation there.
 #
@@ -883,8 +883,8 @@ prove("bfloat16 keeps it without", torch.tensor(1e-8).bfloat16() > 0)
 drawings.micro_batches([10, 22, 31, 40]).show()
 
 # %% [markdown] id="accumulation-says"
-# With the **mean** loss of each part, this would be a mean of means again. So send the *sums* backward, and then divide
-# the gradient of each weight once.
+# With the **mean** loss of each part, this would be a mean of means again. So call `backward` on the *sums*, and then
+# divide the gradient of each weight once.
 #
 # ### 10.2 Clipping
 #
@@ -962,8 +962,8 @@ drawings.training_loop().show()
 # %% [markdown] id="checkpoint"
 # A run that you can leave alone needs two more things.
 #
-# **A look at held-out data.** From time to time the loop computes the loss of pairs that it does not learn from, in
-# evaluation mode (no dropout). If this loss rises while the training loss falls, the model is over-fitting.
+# **A look at held-out data.** Now and then the loop computes the loss of pairs that it does not learn from, in
+# evaluation mode (no dropout). If this rises while the training loss falls, the model is over-fitting.
 #
 # **A file.** Long trainings get interrupted. So the loop saves what changes from step to step as a **checkpoint**. The
 # settings and the tokenizer do not change, and stay with the program that calls the loop.
@@ -981,8 +981,8 @@ drawings.checkpoint_contents().show()
 # |---|---|
 # | `model`, `optimizer` | what it trains, and with what |
 # | `step_of`, `loss_of` | your `training_step`, and `sums_of` from section 5.2 |
-# | `data` | the training batches: `data.forever()` yields them without end, and `data` remembers how far it is |
-# | `held_out` | a list of batches to look at |
+# | `data` | the training batches: `data` remembers how far it is, and `data.forever()` goes on from there without end |
+# | `held_out` | batches to look at |
 # | `config` | the settings, such as `config.steps` |
 # | `path`, `device` | where the file goes, and where the model runs, such as `"cpu"` |
 
@@ -1081,12 +1081,12 @@ prove("yours gets more than nine in ten right", share > 0.9)
 #
 # ## 12 Your model is complete
 #
-# `so_far` writes your AdamW, your step and your loop into `my/my_transformer.py`, together with a small program. (In a
-# terminal, `course assemble` does the same.) Here the program learns the numbers below 1000, from characters, and
-# translates one that you may change.
+# `so_far` writes your AdamW, your step and your loop into `my/my_transformer.py`, with a small program. (In a terminal,
+# `course assemble` does the same.) Here the program learns the numbers below 1000, from characters, and translates one
+# that you may change.
 #
-# Then give it pairs of your own. Write at least twenty lines into a file `pairs.txt`, with a tab between the two texts,
-# and run this in a terminal: `python my/my_transformer.py translate --data pairs.txt`
+# Then give it your own pairs. Write at least twenty lines into a file `pairs.txt` beside `my/`, with a tab between the
+# two texts, and run this there, in a terminal: `python my/my_transformer.py translate --data pairs.txt`
 
 # %% id="thread" tags=["atol:20", "atol:0.05"]
 from coursework.assembly.thread import so_far
@@ -1156,10 +1156,10 @@ prove("32 rows in a batch", next(iter(loader))["source"].size(0) == 32)
 #
 # 1. **The first loss is near ln V** (section 5.2).
 # 2. **A few examples can be learned by heart** (section 10.3). If not, something is not connected, or the rate is wrong.
-# 3. **Every weight gets a gradient.** A weight without any effect should get 0, but rounding can make a billionth of
-#    it. So ask for more: `p.grad.abs().max() > 1e-6`.
-# 4. **Nothing leaks.** Change the targets from position 5 on: the scores before it stay. Add padding to the source: all
-#    scores stay.
+# 3. **Every weight gets a gradient.** A weight without any effect should get 0, but rounding can leave a billionth.
+#    So ask for more: `p.grad.abs().max() > 1e-6`.
+# 4. **Nothing leaks.** Change the targets from position 5 on: no earlier score changes. Add padding to the source: no
+#    score changes.
 #
 # <details><summary>One exception to check 3: biases that get no gradient</summary>
 #
@@ -1212,8 +1212,8 @@ prove(
 # - the pairs are mixed up: each source stands beside the target of another number;
 # - there are only 40 pairs to learn from.
 #
-# **Predict.** Which panel is which? For each fault, ask what it makes easier, slower, or shaky. Write seven letters with
-# a word each below the panels.
+# **Predict.** Which panel is which? For each fault, ask what it makes easier, slower, or shaky. Below the panels, write
+# seven letters, each with a word.
 
 # %% id="gallery-figure" tags=["hide-input"]
 # Figure: eight trainings, one letter each
