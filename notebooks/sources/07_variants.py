@@ -70,7 +70,7 @@ drawings.two_layers().show()
 #
 # | | stacks | positions | norm | feed-forward | heads of keys, values |
 # |---|---|---|---|---|---|
-# | BERT, 2018 | encoder | learned | LayerNorm, after | GELU | as many as of queries |
+# | BERT, 2018 | encoder | learned | LayerNorm, after | GELU | as many as queries |
 # | GPT-2, 2019 | decoder | learned | LayerNorm, before | GELU | as many |
 # | T5, 2019 | both | bias by distance | RMS, before | ReLU | as many |
 # | Llama 3 8B, 2024 | decoder | rotary | RMS, before | SwiGLU | a quarter |
@@ -140,7 +140,7 @@ prove("such a stack obeys the law of causality", not complaint(testing.assert_ca
 # |---|---|---|---|
 # | encoder | filling hidden words, seen from both sides | classes, tags, search | writing |
 # | decoder | the next word, at every position | writing, chat, code | the right-hand side of its input |
-# | encoder–decoder | writing a target for a source | translation, speech | a source that grows: with each new word, all of it is encoded again |
+# | encoder–decoder | writing a target for a source | translation, speech | cheap additions to its source: each new word means encoding all of it again |
 #
 # Most large language models are decoders, because nearly every task can be phrased as text to continue.
 #
@@ -200,7 +200,7 @@ drawings.patches_in_a_row().show()
 #
 # ### 2.1 A norm in front, and a cheaper one
 #
-# In 2017 the norm stood *after* the sum: x ← LN(x + sublayer(x)). These norms shrink what a word was, and in
+# In 2017 the norm stood *after* the sum: x ← LN(x + sublayer(x)). These norms shrink the original word's share, and in
 # [chapter 4](04_encoder.ipynb) twelve such layers failed at their task, with warm-up or without, unless their weights
 # started small. GPT-2 moved the norm in *front* of each sublayer: x ← x + sublayer(LN(x)). Now a word, and on the way
 # back a gradient, can run along the stream without passing through a norm. The price is that the stream grows: later
@@ -243,9 +243,9 @@ print(RMSNorm(4)(torch.tensor([1.0, 2.0, 3.0, 6.0])).data)
 # ### 2.2 A gate in the feed-forward
 #
 # The feed-forward of GPT-2 widens a vector, passes each number through GELU, and narrows it again. Each hidden number
-# answers one question about the token: how well does it match my row of weights? In **SwiGLU** each hidden number is
+# answers one question about the token: how well does it match one row of weights? In **SwiGLU** each hidden number is
 # the product of two answers. One map makes the **gate**, which goes through SiLU, silu(z) = z · σ(z), with the sigmoid
-# σ. A second map makes the content.
+# σ. A second map, *up*, makes the content.
 
 # %% id="gate-drawn" tags=["hide-input"]
 # Drawing: a feed-forward with a gate, in numbers
@@ -305,7 +305,7 @@ prove("so do half as many heads of keys and values", abs(losses[3].mean() - loss
 
 # %% [markdown] id="switches-say"
 # The rotary positions do, by about 0.3 nats for each character. Perhaps that is because what a head learns about a
-# distance then holds at every position. The gate lowers the loss by another 0.03 to 0.25. RMSNorm without biases
+# distance then holds at every position. The gate lowers the loss by another 0.1 on average. RMSNorm without biases
 # changes nothing that we can see. Nor does halving the heads of keys and values, which halves the cache. But 300 steps
 # of a small model say little about large ones.
 #
@@ -337,7 +337,7 @@ prove("so do half as many heads of keys and values", abs(losses[3].mean() - loss
 drawings.cache_of_a_token().show()
 
 # %% [markdown] id="absorb"
-# But then each step would have to make the keys of all old tokens again. A trick avoids this. **By hand**, for one
+# But then each step would have to make all old keys from their c again. A trick avoids this. **By hand**, for one
 # head, with c = (1, 2), a query q = (2, 1), and W with the rows (1, 0) and (1, 1):
 #
 # - The slow way: the key is W c = (1, 3), and q · (W c) = 2 · 1 + 1 · 3 = **5**.
@@ -346,10 +346,10 @@ drawings.cache_of_a_token().show()
 # It is the same sum, bracketed differently: q · (W c) = (Wᵀ q) · c. W has been **absorbed** into the query. The same
 # works for the values: the short vectors are averaged first, and U multiplies only the average.
 #
-# Rotary positions break the trick: they would make the key Rₙ W c, and the query would have to be multiplied by WᵀRₙᵀ,
-# a different matrix for each old token n. Each token therefore keeps a second key for its position: 64 numbers, turned,
-# and shared by all heads. Each head makes a second query of 64 numbers, also turned, and adds their product to the
-# score. The price is more arithmetic: each head compares 576 numbers, not 128.
+# Rotary positions break the trick: a matrix Rₙ turns the key of token n to Rₙ W c, and the query would have to be
+# multiplied by WᵀRₙᵀ, different for each n. Each token therefore keeps a second key for its position: 64 numbers,
+# turned, and shared by all heads. Each head makes a second query of 64 numbers, also turned, and adds their product to
+# the score. The price is more arithmetic: each head compares 576 numbers, not 128.
 
 # %% id="latent-absorbed" tags=["hide-input"]
 # Check: the numbers above; with turned keys no vector does it; cached latent attention equals the full pass
@@ -506,7 +506,7 @@ prove("a softmax reads 7.0, from ten times larger scores 5.1", [round(m.item(), 
 #
 # However it is written, a state can keep at most E independent keys exactly. A long text has more, and the phone number
 # on page one may be lost. Softmax attention keeps the pairs apart: with our scores 1 and 0.6 it reads 7.0, but with ten
-# times larger ones 5.1. That is why models mix again: in Qwen3-Next and Kimi Linear, three of four layers have a delta
+# times larger ones 5.1. So models mix layers again: in Qwen3-Next and Kimi Linear, three of four layers have a delta
 # rule, and the fourth, with full attention, can look up the number. You write the rule in the lab on
 # [linear memory](labs/07_linear_memory.ipynb).
 
@@ -547,10 +547,10 @@ drawings.router_and_experts().show()
 #
 # and a small multiple of it is added to the real one. **By hand**: if two experts are used evenly, it is 2 · (0.5 · 0.5 +
 # 0.5 · 0.5) = 1. If all tokens go to the first with probability 0.9, it is 2 · 1 · 0.9 = 1.8. As f is a count, only p
-# has a gradient. With respect to pᵢ it is M fᵢ, so the busiest expert is pushed down hardest.
+# has a gradient: M fᵢ for pᵢ. So the busiest expert is pushed down hardest.
 #
-# **A bias** (Wang et al. 2024) needs no extra loss; DeepSeek-V3 uses it and adds only a very small one. Each expert has
-# a number that is added to its score *for the choice only*, not in the weights. After each step it goes up a little if
+# **A bias** (Wang et al. 2024) needs no extra loss; DeepSeek-V3 uses it and adds only a very small loss. Each expert
+# has a number that is added to its score *for the choice only*, not in the weights. After each step it goes up a little if
 # the expert had too few tokens, and down if it had too many.
 
 # %% [markdown] id="total-active"
@@ -592,9 +592,10 @@ drawings.thin_update().show()
 
 
 # %% [markdown] id="lora-into"
-# The folded cell makes `own`, your GPT of chapter 5 after 250 steps on technical prose, with `train` and `loss_on`.
-# Then `tuned`, a copy, learns from 4,000 letters of `plays` in 60 steps. `set_submodule` replaces each `nn.Linear` in
-# its layers by your LoRA; the output map stays frozen. Losses here are on held-out letters, from 270,000 on.
+# The folded cell defines `train` and `loss_on`, and makes `own`, your GPT of chapter 5 after 250 steps on technical
+# prose. Then `tuned`, a copy, learns from 4,000 letters of `plays` in 60 steps. `set_submodule` replaces each
+# `nn.Linear` in its layers by your LoRA; the output map stays frozen. Losses are on held-out text, from letter 270,000
+# on.
 
 
 # %% id="own-gpt" tags=["hide-input", "tol:0.05"]
@@ -687,7 +688,7 @@ for name, data in {"plays": plays, "prose": prose}.items():
 
 # %% [markdown] id="lora-says"
 # Before, they were 3.22 and 2.31: the model has learned from the plays and forgotten some prose. Would training all
-# weights be better? A recorded study of another small model, also at rank 4, tried both.
+# weights be better? On another small model, also at rank 4, we tried both.
 
 # %% id="thin-figure" tags=["hide-input"]
 # Figure: held-out loss against the rate, all weights and LoRA in every map, little and much text; five seeds
@@ -722,9 +723,9 @@ full, thin = (np.array(found.values(f"{way}, much text", "held-out loss")) for w
 prove("on much text, all weights are ahead with each seed", (full < thin).all())
 
 # %% [markdown] id="lora-limits"
-# On little text, again 4,000 letters, LoRA came within 0.03 nats of training everything. On a hundred times more it
-# stayed 0.1 nats behind, in 250 steps, which read at most a third of it. But its curve is still falling at the highest
-# rate.
+# On little text, again 4,000 letters, LoRA came within 0.03 nats of training everything. On a hundred times more
+# text, of which 250 steps read at most a third, it stayed 0.1 nats behind. But its curve is still falling at the
+# highest rate.
 #
 # <details><summary>Evidence: which maps, how high a rate; and QLoRA</summary>
 #
@@ -753,8 +754,8 @@ print(f"{count(tuned):,} parameters, loss on plays: {loss:.2f}")
 #
 # ## 8 Your Llama
 #
-# This is the `config.json` of Qwen3-0.6B, a Llama with norms on queries and keys, without the entries that concern only
-# software.
+# This is the `config.json` of Qwen3-0.6B, a Llama with norms on queries and keys, shortened to the entries that matter
+# here.
 
 # %% id="config-json"
 config = json.loads("""{
