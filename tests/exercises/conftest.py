@@ -20,7 +20,12 @@ def pytest_runtest_setup(item):
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item):
-    done = yield
+    try:
+        done = yield
+    except RuntimeError as error:  # the limit of an answer met a finalizer, and cut off pytest's report of it
+        if type(error.__cause__).__name__ != "_Stop" or isinstance(error.__context__, AssertionError):
+            raise
+        done = None
     _, counts = _proved(item)
     for name, value in item.user_properties:
         if counts is not None and name == "exercise":

@@ -10,8 +10,6 @@ import socket
 import sys
 from pathlib import Path
 
-import torch.distributed.fsdp
-import torch.distributed.tensor  # noqa: F401
 from bounded import fork
 from training_samples import batches, losses, small_model, small_run
 
