@@ -23,7 +23,7 @@ def pytest_runtest_call(item):
     try:
         done = yield
     except RuntimeError as error:  # the limit of an answer met a finalizer, and cut off pytest's report of it
-        if type(error.__cause__).__name__ != "_Stop" or isinstance(error.__context__, AssertionError):
+        if type(error.__cause__).__name__ != "_Stop" or error.__context__ is not None:  # then the proof failed, too
             raise
         done = None
     _, counts = _proved(item)
